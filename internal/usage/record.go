@@ -1,0 +1,58 @@
+// Package usage is the record that travels from tracker to indexer, and the bus
+// it travels on.
+//
+// A record says how much of a resource a token has used in one minute, so far.
+// Its values are absolute and only grow, so records may be lost and sent again,
+// doubled or reordered: merging is the element-wise maximum.
+//
+//	12:07:10  {T, search, 12:07, admitted 3, rejected 0}
+//	12:07:40  {T, search, 12:07, admitted 9, rejected 2}
+//	merged    {T, search, 12:07, admitted 9, rejected 2}   in any order, any number of times
+package usage
+
+import (
+	"context"
+
+	"github.com/tallygate/tallygate/internal/token"
+)
+
+// Key says what a record is about: the identity under which records merge.
+type Key struct {
+	Token    token.ID
+	Resource string // canonical; "" is the default resource
+	Minute   int64  // epoch minute: unix seconds / 60
+}
+
+// Totals are units, absolute since the minute began.
+type Totals struct {
+	Admitted int64
+	Rejected int64
+	Refunded int64
+}
+
+// Max returns the element-wise maximum of t and u.
+func (t Totals) Max(u Totals) Totals {
+	return Totals{max(t.Admitted, u.Admitted), max(t.Rejected, u.Rejected), max(t.Refunded, u.Refunded)}
+}
+
+// Record is one (token, resource, minute) and its totals so far.
+type Record struct {
+	Key
+	Totals
+}
+
+// Publisher puts records on a bus.
+type Publisher interface {
+	// Publish returns nil once the bus holds all records; after an error some may
+	// have been published, and sending all of them again is harmless.
+	Publish(ctx context.Context, records []Record) error
+}
+
+// Consumer takes records off a bus, at least once each.
+type Consumer interface {
+	// Consume calls handle with batches, one at a time, until ctx ends or handle
+	// fails. A batch counts as consumed only after handle returned nil; whatever
+	// was not is delivered again, to this consumer or to another of its group.
+	// It returns nil when ctx ended.
+	Consume(ctx context.Context, handle func(ctx context.Context, records []Record) error) error
+}
