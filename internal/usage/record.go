@@ -28,11 +28,14 @@ type Totals struct {
 	Admitted int64
 	Rejected int64
 	Refunded int64
+	// Last is when the token was last admitted in that minute, unix seconds, as
+	// exactly as the tracker saw it; 0 when it was not.
+	Last int64
 }
 
 // Max returns the element-wise maximum of t and u.
 func (t Totals) Max(u Totals) Totals {
-	return Totals{max(t.Admitted, u.Admitted), max(t.Rejected, u.Rejected), max(t.Refunded, u.Refunded)}
+	return Totals{max(t.Admitted, u.Admitted), max(t.Rejected, u.Rejected), max(t.Refunded, u.Refunded), max(t.Last, u.Last)}
 }
 
 // Record is one (token, resource, minute) and its totals so far.
@@ -41,18 +44,24 @@ type Record struct {
 	Totals
 }
 
-// Publisher puts records on a bus.
-type Publisher interface {
-	// Publish returns nil once the bus holds all records; after an error some may
-	// have been published, and sending all of them again is harmless.
-	Publish(ctx context.Context, records []Record) error
+// Batch is what one call moves. Order matters for nothing in it.
+type Batch struct {
+	Records []Record
+	Events  []Event
 }
 
-// Consumer takes records off a bus, at least once each.
+// Publisher puts batches on a bus.
+type Publisher interface {
+	// Publish returns nil once the bus holds the whole batch; after an error some
+	// of it may have been published, and sending all of it again is harmless.
+	Publish(ctx context.Context, batch Batch) error
+}
+
+// Consumer takes batches off a bus, everything at least once.
 type Consumer interface {
 	// Consume calls handle with batches, one at a time, until ctx ends or handle
 	// fails. A batch counts as consumed only after handle returned nil; whatever
 	// was not is delivered again, to this consumer or to another of its group.
 	// It returns nil when ctx ended.
-	Consume(ctx context.Context, handle func(ctx context.Context, records []Record) error) error
+	Consume(ctx context.Context, handle func(ctx context.Context, batch Batch) error) error
 }
