@@ -1,0 +1,155 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
+)
+
+// MaxGrace bounds counters.grace: foreign counters live by the minute of the
+// hour, so nothing about counters reaches further than an hour.
+const MaxGrace = time.Hour
+
+var (
+	namespaceShape = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	nameShape      = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
+)
+
+// report is told each problem: its key, what is wrong, what to do.
+type report func(key, format string, args ...any)
+
+func (c *Config) validate(wrong report) {
+	if !namespaceShape.MatchString(c.Namespace) {
+		wrong("namespace", "%q is not 1 to 64 characters of [A-Za-z0-9._-]", c.Namespace)
+	}
+	oneOf(wrong, "log.level", c.Log.Level, "debug", "info", "warn", "error")
+	oneOf(wrong, "log.format", c.Log.Format, "text", "json")
+	oneOf(wrong, "bus.kind", c.Bus.Kind, "redis")
+	c.Redis.validate(wrong)
+	between(wrong, "counters.grace", c.Counters.Grace, time.Minute, MaxGrace)
+	between(wrong, "enforcer.decide_timeout", c.Enforcer.DecideTimeout, time.Millisecond, time.Minute)
+	between(wrong, "tracker.flush_interval", c.Tracker.FlushInterval, time.Millisecond, time.Minute)
+	between(wrong, "tracker.rescan_interval", c.Tracker.RescanInterval, time.Second, c.Counters.Grace)
+	for key, server := range map[string]Server{"enforcer": c.Enforcer.Server, "tracker": c.Tracker.Server, "indexer": c.Indexer.Server} {
+		address(wrong, key+".listen", server.Listen)
+		if server.DebugListen != "" {
+			address(wrong, key+".debug_listen", server.DebugListen)
+		}
+		between(wrong, key+".drain_timeout", server.DrainTimeout, time.Millisecond, 10*time.Minute)
+	}
+	if c.Bus.Stream == "" || strings.HasPrefix(c.Bus.Stream, "{"+c.Namespace+":") {
+		wrong("bus.stream", "%q cannot be the stream's key: it is empty or looks like a token's key; use for example tallygate:usage", c.Bus.Stream)
+	}
+	if c.Bus.Group == "" {
+		wrong("bus.group", "is empty; name the consumer group, for example indexer")
+	}
+	switch scheme, rest, _ := strings.Cut(string(c.History.URL), ":"); {
+	case scheme == "sqlite" && rest != "", scheme == "postgres", scheme == "postgresql":
+	default:
+		wrong("history.url", "%q is neither postgres://user@host/database nor sqlite:PATH", c.History.URL)
+	}
+	c.validatePolicies(wrong)
+}
+
+func (r *Redis) validate(wrong report) {
+	u, err := url.Parse(string(r.URL))
+	if err != nil || !slices.Contains([]string{"redis", "rediss", "unix"}, u.Scheme) || (u.Host == "" && u.Path == "") {
+		wrong("redis.url", "%q is not redis://host:port/db, rediss://host:port/db or unix:///path", r.URL)
+	}
+	for i, a := range r.Addresses {
+		address(wrong, fmt.Sprintf("redis.addresses[%d]", i), a)
+	}
+	if r.Cluster && r.SentinelMaster != "" {
+		wrong("redis.sentinel_master", "excludes redis.cluster; remove one of them")
+	}
+	if r.SentinelMaster != "" && len(r.Addresses) == 0 {
+		wrong("redis.addresses", "is empty; list the Sentinels, host:port each")
+	}
+	if (r.TLS.CertFile == "") != (r.TLS.KeyFile == "") {
+		wrong("redis.tls", "cert_file and key_file go together; set both or neither")
+	}
+	between(wrong, "redis.dial_timeout", r.DialTimeout, time.Millisecond, time.Minute)
+	if r.PoolSize < 1 || r.PoolSize > 10_000 {
+		wrong("redis.pool_size", "%d is not between 1 and 10000", r.PoolSize)
+	}
+}
+
+func (c *Config) validatePolicies(wrong report) {
+	names := slices.Sorted(maps.Keys(c.Policies))
+	if _, ok := c.Policies[c.DefaultPolicy]; !ok {
+		wrong("default_policy", "there is no policy %q; name one of: %s", c.DefaultPolicy, strings.Join(names, ", "))
+	}
+	for _, name := range names {
+		key, p := "policies."+name, c.Policies[name]
+		if !nameShape.MatchString(name) {
+			wrong(key, "%q is not 1 to 64 characters of [a-z0-9-]; rename the policy", name)
+		}
+		switch {
+		case p.Unlimited && p.Blocked:
+			wrong(key, "unlimited and blocked exclude each other; remove one")
+		case (p.Unlimited || p.Blocked) && len(p.Limits) > 0:
+			wrong(key, "an unlimited or blocked policy has no limits; remove them or the word")
+		case !p.Unlimited && !p.Blocked && len(p.Limits) == 0:
+			wrong(key, "has no limits; add some, or set unlimited: true or blocked: true")
+		}
+		taken := map[string]bool{}
+		for i := range p.Limits {
+			at := fmt.Sprintf("%s.limits[%d]", key, i)
+			p.Limits[i].validate(at, wrong)
+			if taken[p.Limits[i].Name] {
+				wrong(at+".name", "%q is taken by another limit of the policy; rename one", p.Limits[i].Name)
+			}
+			taken[p.Limits[i].Name] = true
+		}
+	}
+}
+
+func (l *Limit) validate(key string, wrong report) {
+	if !nameShape.MatchString(l.Name) {
+		wrong(key+".name", "%q is not 1 to 64 characters of [a-z0-9-]", l.Name)
+	}
+	if l.Algorithm == "" {
+		l.Algorithm = "fixed_window"
+	}
+	oneOf(wrong, key+".algorithm", l.Algorithm, slices.Sorted(maps.Keys(algorithms))...)
+	if l.Quota < 1 || l.Quota > quota.MaxCost {
+		wrong(key+".quota", "%d is not between 1 and %d; to refuse everything use a blocked policy", l.Quota, int64(quota.MaxCost))
+	}
+	between(wrong, key+".window", l.Window, time.Second, 10*366*24*time.Hour)
+	if l.Window%time.Millisecond != 0 {
+		wrong(key+".window", "%v is not a whole number of milliseconds", l.Window)
+	}
+	for i, resource := range l.Resources {
+		if _, err := token.ParseResource(resource); err != nil {
+			wrong(fmt.Sprintf("%s.resources[%d]", key, i), "%v", err)
+		}
+	}
+}
+
+func oneOf(wrong report, key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		wrong(key, "%q is not one of: %s", value, strings.Join(allowed, ", "))
+	}
+}
+
+func between(wrong report, key string, value, least, most time.Duration) {
+	if value < least || value > most {
+		wrong(key, "%v is not between %v and %v", value, least, most)
+	}
+}
+
+func address(wrong report, key, value string) {
+	host, port, err := net.SplitHostPort(value)
+	if n, e := strconv.Atoi(port); err != nil || e != nil || n < 0 || n > 65535 || strings.ContainsAny(host, " /") {
+		wrong(key, "%q is not host:port, for example 127.0.0.1:8080", value)
+	}
+}
