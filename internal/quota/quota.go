@@ -46,8 +46,9 @@ const MaxCost = 1 << 40
 type Decision struct {
 	Allowed bool
 	At      int64 // unix ms by the store's clock: when it was decided
-	// Limits has one status per limit of the request, in its order. The slice may
-	// be shared between equal requests of one batch: read only.
+	// Limits has one status per limit of the request, in its order; nil for a
+	// blocked request. The slice may be shared between equal requests of one
+	// batch, which are all told the state after the last of them: read only.
 	Limits []Status
 	// Violated is the index in Limits of the limit that refused and takes longest
 	// to allow the same request; -1 when none refused.

@@ -1,0 +1,184 @@
+package counters
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tallygate/tallygate/internal/quota"
+)
+
+// BatchSize is the most requests that one batch holds. Larger ones gain nothing
+// and keep Redis from everybody else for longer.
+const BatchSize = 128
+
+// Batched is a store as Group needs it.
+type Batched interface {
+	// DecideAll decides requests; results[i] answers requests[i].
+	DecideAll(ctx context.Context, requests []quota.Request) []quota.Result
+}
+
+// GroupOptions of a Group. The zero value is valid.
+type GroupOptions struct {
+	// InFlight overrides the default 2: how many batches may be on their way at
+	// once. With one Redis waits while answers are read; more make batches smaller.
+	InFlight int
+}
+
+// Group decides single requests in batches, by group commit without a timer: a
+// request that finds the store idle is sent at once, and those that come while it
+// is busy make the next batch. It is safe for concurrent use.
+type Group struct {
+	store    Batched
+	inFlight int
+
+	mu       sync.Mutex
+	running  int      // goroutines that send batches
+	starting int      // those of them that have not taken one yet
+	open     []*batch // waiting, the last one may have room
+	idle     chan struct{}
+}
+
+// batch is requests that are decided together.
+type batch struct {
+	requests []quota.Request
+	gone     []bool // callers who left before it was sent; nil when none has
+	sent     bool
+	results  []quota.Result // valid once done is closed
+	done     chan struct{}
+}
+
+// NewGroup returns a group in front of store.
+func NewGroup(store Batched, o GroupOptions) *Group {
+	if o.InFlight <= 0 {
+		o.InFlight = 2
+	}
+	return &Group{store: store, inFlight: o.InFlight}
+}
+
+// Decide decides a request. When ctx ends first it returns at once with an error:
+// a request that was already sent may still be counted, see MayHaveCounted.
+func (g *Group) Decide(ctx context.Context, request quota.Request) quota.Result {
+	if request.Cost < 0 || request.Cost > quota.MaxCost {
+		return quota.Result{Err: ErrCost}
+	}
+	if ctx.Err() != nil {
+		return quota.Result{Err: leftBeforeSent(ctx)}
+	}
+	b, i := g.join(ctx, request)
+	if ctx.Done() == nil {
+		<-b.done
+		return b.results[i]
+	}
+	select {
+	case <-b.done:
+		return b.results[i]
+	case <-ctx.Done():
+		return quota.Result{Err: g.leave(ctx, b, i)}
+	}
+}
+
+// join adds a request to the batch that is sent next.
+func (g *Group) join(ctx context.Context, request quota.Request) (b *batch, i int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.open); n > 0 && len(g.open[n-1].requests) < BatchSize {
+		b = g.open[n-1]
+	} else {
+		b = &batch{done: make(chan struct{})}
+		g.open = append(g.open, b)
+	}
+	b.requests = append(b.requests, request)
+	if g.running < g.inFlight && g.starting < len(g.open) {
+		g.running++
+		g.starting++
+		// The batch outlives its first caller: others ride on it.
+		go g.run(context.WithoutCancel(ctx))
+	}
+	return b, len(b.requests) - 1
+}
+
+// leave takes a caller out of a batch, and says whether it was sent.
+func (g *Group) leave(ctx context.Context, b *batch, i int) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if b.sent {
+		return unavailable(1, context.Cause(ctx))
+	}
+	if b.gone == nil {
+		b.gone = make([]bool, BatchSize)
+	}
+	b.gone[i] = true
+	return leftBeforeSent(ctx)
+}
+
+// run sends batches until none is waiting.
+func (g *Group) run(ctx context.Context) {
+	for b := g.take(true); b != nil; b = g.take(false) {
+		b.decide(ctx, g.store)
+		close(b.done)
+	}
+}
+
+// take removes the oldest batch from those that wait; without one it returns nil
+// and its goroutine ends.
+func (g *Group) take(starting bool) *batch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if starting {
+		g.starting--
+	}
+	if len(g.open) == 0 {
+		g.running--
+		if g.running == 0 && g.idle != nil {
+			close(g.idle)
+			g.idle = nil
+		}
+		return nil
+	}
+	b := g.open[0]
+	copy(g.open, g.open[1:])
+	g.open = g.open[:len(g.open)-1]
+	b.sent = true
+	return b
+}
+
+func (b *batch) decide(ctx context.Context, store Batched) {
+	if b.gone == nil {
+		b.results = store.DecideAll(ctx, b.requests)
+		return
+	}
+	var stayed []quota.Request
+	for i, request := range b.requests {
+		if !b.gone[i] {
+			stayed = append(stayed, request)
+		}
+	}
+	results := store.DecideAll(ctx, stayed)
+	b.results = make([]quota.Result, len(b.requests))
+	for i, next := 0, 0; i < len(b.requests); i++ {
+		if !b.gone[i] {
+			b.results[i] = results[next]
+			next++
+		}
+	}
+}
+
+// Close waits until no batch is waiting or on its way. The group remains usable.
+func (g *Group) Close(ctx context.Context) error {
+	g.mu.Lock()
+	if g.running == 0 {
+		g.mu.Unlock()
+		return nil
+	}
+	if g.idle == nil {
+		g.idle = make(chan struct{})
+	}
+	idle := g.idle
+	g.mu.Unlock()
+	select {
+	case <-idle:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,90 @@
+package memory
+
+import (
+	"context"
+
+	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
+	"github.com/tallygate/tallygate/internal/usage"
+)
+
+// Meta is a token's metadata.
+type Meta struct {
+	First, Last int64 // unix seconds of first and last use; 0 when never admitted
+	Ops         int64 // admitted units, ever
+	Rejected    int64 // units
+	Refunded    int64 // units
+}
+
+// Apply implements tracker.Ledger.
+func (s *Store) Apply(_ context.Context, cells []usage.Key) ([]usage.Record, error) {
+	records := make([]usage.Record, 0, len(cells))
+	for _, key := range cells {
+		if totals, ok := s.apply(key); ok {
+			records = append(records, usage.Record{Key: key, Totals: totals})
+		}
+	}
+	return records, nil
+}
+
+func (s *Store) apply(key usage.Key) (usage.Totals, bool) {
+	sh := s.shard(key.Token)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	a := sh.accounts[key.Token]
+	if a == nil {
+		return usage.Totals{}, false
+	}
+	c := a.Cell(key.Resource, key.Minute)
+	if c == nil {
+		return usage.Totals{}, false
+	}
+	a.meta.Ops += c.Admitted - c.Noted.Admitted
+	a.meta.Rejected += c.Rejected - c.Noted.Rejected
+	a.meta.Refunded += c.Refunded - c.Noted.Refunded
+	c.Noted.Admitted, c.Noted.Rejected, c.Noted.Refunded = c.Admitted, c.Rejected, c.Refunded
+	last := c.Last / 1000
+	a.meta.Last = max(a.meta.Last, last)
+	if last > 0 && (a.meta.First == 0 || last < a.meta.First) {
+		a.meta.First = last
+	}
+	return usage.Totals{Admitted: c.Admitted, Rejected: c.Rejected, Refunded: c.Refunded, Last: last}, true
+}
+
+// Scan implements tracker.Ledger.
+func (s *Store) Scan(ctx context.Context, found func([]usage.Key)) error {
+	for i := range s.shards {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if keys := s.shards[i].keys(); len(keys) > 0 {
+			found(keys)
+		}
+	}
+	return nil
+}
+
+func (sh *shard) keys() []usage.Key {
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	var keys []usage.Key
+	for id, a := range sh.accounts {
+		a.Cells(func(c *quota.Cell) bool {
+			keys = append(keys, usage.Key{Token: id, Resource: c.Resource, Minute: c.Minute})
+			return true
+		})
+	}
+	return keys
+}
+
+// Meta returns a token's metadata as last applied, and whether it has any.
+func (s *Store) Meta(id token.ID) (Meta, bool) {
+	sh := s.shard(id)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	a := sh.accounts[id]
+	if a == nil {
+		return Meta{}, false
+	}
+	return a.meta, a.meta != Meta{}
+}

@@ -1,0 +1,137 @@
+// Package memory is the in-process store: the decisions, the changes and the
+// ledger that otherwise live in Redis, in sharded maps.
+//
+//	shard   a share of the tokens under one lock
+//	account a token's counts, see quota.Account
+//	cell    a token's units of one resource and minute: the usage counter
+//
+// It decides exactly as Redis does. Nothing runs in the background: whoever adds
+// an account or a cell also forgets a few that have expired.
+package memory
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
+)
+
+// Options of a Store. The zero value is valid.
+type Options struct {
+	// Grace overrides the default of 10 minutes: how long a cell is kept after
+	// its minute, for the ledger to account for it.
+	Grace time.Duration
+	// Now overrides the default, the system's clock. It returns unix ms.
+	Now func() int64
+}
+
+// Store decides requests and keeps their account in process. It is safe for
+// concurrent use.
+type Store struct {
+	now     func() int64
+	grace   int64 // ms
+	seed    maphash.Seed
+	watched atomic.Bool   // somebody wants to know about changes
+	changes chan struct{} // holds a value while a shard has dirty cells
+	shards  [shards]shard
+}
+
+// shards is a power of two well above the number of cores.
+const shards = 256
+
+type shard struct {
+	mu       sync.Mutex
+	accounts map[token.ID]*account
+	dirty    []dirtyCell
+	_        [24]byte // neighbours share no cache line
+}
+
+type account struct {
+	quota.Account
+	meta Meta
+}
+
+type dirtyCell struct {
+	id   token.ID
+	cell *quota.Cell
+}
+
+// New returns an empty store.
+func New(o Options) *Store {
+	s := &Store{
+		now:     o.Now,
+		grace:   cmp.Or(o.Grace, 10*time.Minute).Milliseconds(),
+		seed:    maphash.MakeSeed(),
+		changes: make(chan struct{}, 1),
+	}
+	if s.now == nil {
+		s.now = func() int64 { return time.Now().UnixMilli() }
+	}
+	for i := range s.shards {
+		s.shards[i].accounts = make(map[token.ID]*account)
+	}
+	return s
+}
+
+func (s *Store) shard(id token.ID) *shard {
+	return &s.shards[maphash.String(s.seed, string(id))%shards]
+}
+
+// Decide decides a request. It never blocks on anything but the token's shard.
+func (s *Store) Decide(_ context.Context, request quota.Request) quota.Result {
+	fit, yes, no, err := s.decide(&request, 1)
+	switch {
+	case err != nil:
+		return quota.Result{Err: err}
+	case fit > 0:
+		return quota.Result{Decision: yes}
+	}
+	return quota.Result{Decision: no}
+}
+
+// DecideAll decides requests; results[i] answers requests[i]. Equal requests are
+// decided as one, see quota.Batch.
+func (s *Store) DecideAll(_ context.Context, requests []quota.Request) []quota.Result {
+	var batch quota.Batch
+	batch.Group(requests)
+	answers := make([]quota.EntryAnswer, len(batch.Entries))
+	for i := range batch.Entries {
+		a := &answers[i]
+		a.Fit, a.Yes, a.No, a.Err = s.decide(batch.Entries[i].Request, batch.Entries[i].Count)
+	}
+	results := make([]quota.Result, len(requests))
+	batch.Answer(results, answers)
+	return results
+}
+
+func (s *Store) decide(request *quota.Request, count int64) (fit int64, yes, no quota.Decision, err error) {
+	if request.Cost < 0 || request.Cost > quota.MaxCost {
+		return 0, yes, no, fmt.Errorf("cost is %d units, it must be 0 to %d", request.Cost, int64(quota.MaxCost))
+	}
+	sh := s.shard(request.Token)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	now := s.now()
+	a := sh.accounts[request.Token]
+	if a == nil {
+		if a = new(account); request.Cost > 0 {
+			sh.accounts[request.Token] = a
+		}
+	}
+	fit, yes, no, cell := a.Decide(request, count, now)
+	if cell != nil && !cell.Dirty && s.watched.Load() {
+		cell.Dirty = true
+		sh.dirty = append(sh.dirty, dirtyCell{request.Token, cell})
+		select {
+		case s.changes <- struct{}{}:
+		default:
+		}
+	}
+	return fit, yes, no, nil
+}
