@@ -1,0 +1,76 @@
+// Package history keeps usage and audit events for good, in Postgres or SQLite.
+//
+//	usage_minutes  one row per token, resource and minute: the records, merged
+//	tokens         one row per token: what its rows add up to
+//	audit_events   what happened to tokens, append-only
+//
+// Records carry absolute values that only grow, and a row keeps the maximum of
+// all that came for it. What a row grew by is added to its token's totals in the
+// same transaction, so the totals are exact whatever is replayed or reordered:
+//
+//	record  {T, search, 12:07, admitted 3}   row 3   tokens.ops +3
+//	record  {T, search, 12:07, admitted 9}   row 9   tokens.ops +6
+//	record  {T, search, 12:07, admitted 3}   row 9   tokens.ops +0   (an old one, again)
+package history
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tallygate/tallygate/internal/usage"
+)
+
+// Store is an open history. It is safe for concurrent use, also by several
+// processes on one database; Close it.
+type Store struct {
+	db     *sql.DB // for reading; both databases understand the same queries
+	engine engine
+}
+
+// engine is what differs between the databases.
+type engine interface {
+	// ingest stores records and events in one transaction. The records are sorted
+	// by key, and no key is there twice; no event's ID is there twice.
+	ingest(ctx context.Context, records []usage.Record, events []usage.Event) error
+	migrator() (*migrator, error)
+	close() error
+}
+
+// ErrURL is wrapped by Open's error when the URL names no database.
+var ErrURL = errors.New("invalid history URL")
+
+// Open opens the history at a URL, postgres://user:password@host:5432/database
+// or sqlite:path/to/file, and brings its schema up to date, under a lock when
+// several processes start at once.
+func Open(ctx context.Context, url string) (*Store, error) {
+	s, err := open(ctx, url)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Migrate(ctx); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// open connects without looking at the schema.
+func open(ctx context.Context, url string) (*Store, error) {
+	scheme, rest, _ := strings.Cut(url, ":")
+	switch {
+	case scheme == "postgres" || scheme == "postgresql":
+		return openPostgres(ctx, url)
+	case scheme == "sqlite" && rest != "":
+		return openSQLite(ctx, rest)
+	}
+	return nil, fmt.Errorf("%w: it must begin with postgres:// or be sqlite:path/to/file", ErrURL)
+}
+
+// Ping reports whether the database answers.
+func (s *Store) Ping(ctx context.Context) error { return s.db.PingContext(ctx) }
+
+// Close closes all connections.
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.engine.close()) }
