@@ -1,0 +1,107 @@
+// Package enforcer answers whether a request may pass.
+//
+//	query    token, resource, cost, policy: what a client asks
+//	rule     the limits of a policy that cover a resource, found without allocation
+//	answer   admitted or rejected, per limit what remains and when to come back
+//
+// A worked example: policy free allows 60 units per minute, token T has used 59.
+//
+//	POST /v1/decide {"token":"T","policy":"free"}    200 admitted  remaining 0
+//	POST /v1/decide {"token":"T","policy":"free"}    429 rejected  Retry-After: seconds to the next minute
+package enforcer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
+)
+
+// Store decides one request against the shared counters. It is called by many
+// goroutines at once and gathers their calls into batches by itself. When the
+// counters cannot be asked in time, the result carries an error, and the request
+// may or may not have been counted.
+type Store interface {
+	Decide(ctx context.Context, request quota.Request) quota.Result
+}
+
+// Enforcer decides queries by policy. It is safe for concurrent use; make it with New.
+type Enforcer struct {
+	store    Store
+	policies atomic.Pointer[Policies]
+	timeout  time.Duration
+	metrics  metrics
+
+	admitted, rejected atomic.Int64 // units
+}
+
+// Options of New.
+type Options struct {
+	// Timeout bounds one decision, waiting included, overriding the default 1s.
+	// After it the client is told that the service is unavailable.
+	Timeout time.Duration
+	// Metrics is where metrics are registered; nil registers them nowhere.
+	Metrics prometheus.Registerer
+}
+
+// New returns an enforcer that decides by policies in store.
+func New(store Store, policies *Policies, o Options) *Enforcer {
+	if o.Timeout <= 0 {
+		o.Timeout = time.Second
+	}
+	e := &Enforcer{store: store, timeout: o.Timeout, metrics: newMetrics(o.Metrics)}
+	e.policies.Store(policies)
+	return e
+}
+
+// Policies returns the policies that hold now.
+func (e *Enforcer) Policies() *Policies { return e.policies.Load() }
+
+// Query asks whether Token may use Cost units of Resource. Token and Resource are canonical.
+type Query struct {
+	Token    token.ID
+	Resource string
+	Cost     int64  // 0 to quota.MaxCost; 0 is a peek
+	Policy   string // "" is the default policy
+}
+
+// Answer is the decision on a query and the rule that it was made by.
+type Answer struct {
+	quota.Result
+	Rule *Rule
+}
+
+// Decide answers a query. The error of an unknown policy wraps ErrUnknownPolicy;
+// it is returned apart from the result's own error, which says that the store
+// gave no answer.
+func (e *Enforcer) Decide(ctx context.Context, q Query) (Answer, error) {
+	rule, err := e.policies.Load().Find(q.Policy, q.Resource)
+	if err != nil {
+		return Answer{}, err
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, e.timeout)
+	defer cancel()
+	result := e.store.Decide(ctx, quota.Request{
+		Token: q.Token, Resource: q.Resource, Cost: q.Cost, Limits: rule.Limits, Blocked: rule.Blocked,
+	})
+	outcome := result.Outcome()
+	switch outcome {
+	case quota.Admitted:
+		e.admitted.Add(q.Cost)
+	case quota.Rejected:
+		e.rejected.Add(q.Cost)
+	}
+	if !errors.Is(ctx.Err(), context.Canceled) { // a client that left says nothing about us
+		e.metrics.observe(rule.Policy, outcome, q.Cost, time.Since(began))
+	}
+	return Answer{Result: result, Rule: rule}, nil
+}
+
+// Units returns how many units this enforcer has admitted and rejected since it was made.
+func (e *Enforcer) Units() (admitted, rejected int64) { return e.admitted.Load(), e.rejected.Load() }
