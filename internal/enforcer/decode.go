@@ -1,12 +1,14 @@
 package enforcer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/tallygate/tallygate/internal/quota"
 	"github.com/tallygate/tallygate/internal/token"
@@ -91,9 +93,16 @@ var queryMembers = []string{"token", "resource", "cost", "policy"}
 
 // decodeQuery reads the body of POST /v1/decide.
 func decodeQuery(r io.Reader) (Query, error) {
+	body, err := io.ReadAll(r)
+	if err != nil {
+		return Query{}, malformed(err)
+	}
+	if !utf8.Valid(body) { // encoding/json would replace what is wrong, and two tokens could become one
+		return Query{}, bad("body", "is not valid UTF-8")
+	}
 	var identity, resource string
 	q := Query{Cost: 1}
-	err := object(r, queryMembers, func(d *json.Decoder, name string) error {
+	err = object(bytes.NewReader(body), queryMembers, func(d *json.Decoder, name string) error {
 		switch name {
 		case "token":
 			return d.Decode(&identity)
