@@ -2,17 +2,31 @@
 SHELL := /bin/bash
 TOOL := go tool -modfile=tools/go.mod
 
+# For bench and fuzz, for example: make bench BENCH=Decide PKG=./internal/counters COUNT=10
+PKG ?= ./...
+BENCH ?= .
+COUNT ?= 1
+TIME ?= 1s
+
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-.PHONY: servers
-servers: ## find or install the servers that tests start (redis-server, Postgres)
-	@./.ci/servers
+.PHONY: dev
+dev: ## run the whole pipeline in one process, with load
+	go run ./cmd/tallygate dev --load
+
+.PHONY: build
+build: ## build the binaries into bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 
 .PHONY: test
 test: servers ## run every test with the race detector
 	go test -race -timeout 12m ./...
+
+.PHONY: servers
+servers: ## find or install the servers that tests start (redis-server, Postgres)
+	@./.ci/servers
 
 .PHONY: lint
 lint: ## go vet, staticcheck and gofumpt
@@ -24,10 +38,19 @@ lint: ## go vet, staticcheck and gofumpt
 fmt: ## format the code
 	$(TOOL) gofumpt -w .
 
-.PHONY: build
-build: ## build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+.PHONY: cover
+cover: servers ## show the test coverage per package, across packages
+	go test -coverpkg=./... -coverprofile=cover.out ./...
+	go tool cover -func=cover.out | tail -1
 
-.PHONY: dev
-dev: ## run the whole pipeline in one process, with load
-	go run ./cmd/tallygate dev --load
+.PHONY: bench
+bench: ## run benchmarks: PKG=./internal/counters BENCH=Decide COUNT=10 TIME=1s
+	go test -run '^$$' -bench '$(BENCH)' -benchtime $(TIME) -count $(COUNT) -benchmem $(PKG)
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for a short time: PKG=./internal/token TIME=10s
+	@set -e; for pkg in $$(go list $(PKG)); do \
+	  for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "$$pkg $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(TIME) $$pkg; \
+	  done; \
+	done
