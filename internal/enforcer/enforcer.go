@@ -37,7 +37,7 @@ type Enforcer struct {
 	timeout  time.Duration
 	metrics  metrics
 
-	admitted, rejected atomic.Int64 // units
+	admitted, rejected, failed atomic.Int64 // units
 }
 
 // Options of New.
@@ -96,6 +96,8 @@ func (e *Enforcer) Decide(ctx context.Context, q Query) (Answer, error) {
 		e.admitted.Add(q.Cost)
 	case quota.Rejected:
 		e.rejected.Add(q.Cost)
+	case quota.Failed:
+		e.failed.Add(q.Cost)
 	}
 	if !errors.Is(ctx.Err(), context.Canceled) { // a client that left says nothing about us
 		e.metrics.observe(rule.Policy, outcome, q.Cost, time.Since(began))
@@ -103,5 +105,11 @@ func (e *Enforcer) Decide(ctx context.Context, q Query) (Answer, error) {
 	return Answer{Result: result, Rule: rule}, nil
 }
 
-// Units returns how many units this enforcer has admitted and rejected since it was made.
-func (e *Enforcer) Units() (admitted, rejected int64) { return e.admitted.Load(), e.rejected.Load() }
+// Units are what an enforcer was asked for, by outcome. Failed units may have been
+// counted nevertheless.
+type Units struct{ Admitted, Rejected, Failed int64 }
+
+// Units returns the units of all decisions since e was made.
+func (e *Enforcer) Units() Units {
+	return Units{Admitted: e.admitted.Load(), Rejected: e.rejected.Load(), Failed: e.failed.Load()}
+}

@@ -61,7 +61,7 @@ func (s *Service) Run(ctx context.Context, server config.Server, handler http.Ha
 	mux := http.NewServeMux()
 	s.Health.Register(mux)
 	mux.Handle("/", handler)
-	all := append([]Part{s.serve("http", public, mux, server.DrainTimeout)}, parts...)
+	all := append([]Part{s.Serve("http", public, mux, server.DrainTimeout)}, parts...)
 	attrs := []any{"address", public.Addr().String(), "version", Version()}
 	if server.DebugListen != "" {
 		debug, err := Listen(server.DebugListen, s.Name+".debug_listen")
@@ -70,7 +70,7 @@ func (s *Service) Run(ctx context.Context, server config.Server, handler http.Ha
 		}
 		defer debug.Close()
 		attrs = append(attrs, "debug_address", debug.Addr().String())
-		all = append(all, s.serve("debug", debug, DebugHandler(s.Metrics), time.Second))
+		all = append(all, s.Serve("debug", debug, DebugHandler(s.Metrics), time.Second))
 	}
 	s.Log.Info("started", attrs...)
 	err = Run(ctx, all...)
@@ -81,8 +81,8 @@ func (s *Service) Run(ctx context.Context, server config.Server, handler http.Ha
 	return nil
 }
 
-// serve is the part that serves handler; stopping, it turns the service unready first.
-func (s *Service) serve(name string, l net.Listener, handler http.Handler, drain time.Duration) Part {
+// Serve is the part that serves handler; stopping, it turns the service unready first.
+func (s *Service) Serve(name string, l net.Listener, handler http.Handler, drain time.Duration) Part {
 	h := HTTP{Listener: l, Handler: handler, DrainTimeout: drain, Log: s.Log}
 	return Part{Name: name, Run: func(ctx context.Context) error {
 		defer context.AfterFunc(ctx, s.Health.Drain)()
@@ -140,4 +140,15 @@ func Run(ctx context.Context, parts ...Part) error {
 		note(<-ends)
 	}
 	return errors.Join(errs...)
+}
+
+// Linger returns a context for finishing what was begun under ctx: it ends some
+// time after ctx does.
+func Linger(ctx context.Context, after time.Duration) (context.Context, context.CancelFunc) {
+	linger, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(after, func() { cancel(fmt.Errorf("not finished %v after the stop: %w", after, context.DeadlineExceeded)) })
+		context.AfterFunc(linger, func() { timer.Stop() })
+	})
+	return linger, func() { stop(); cancel(context.Canceled) }
 }
