@@ -1,0 +1,236 @@
+package indexer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tallygate/tallygate/internal/history"
+	"github.com/tallygate/tallygate/internal/indexer"
+	"github.com/tallygate/tallygate/internal/token"
+	"github.com/tallygate/tallygate/internal/usage"
+)
+
+const noon = 29_000_000 // 2025-02-19T21:20:00Z
+
+func mustID(t testing.TB, text string) token.ID {
+	t.Helper()
+	id, err := token.Parse(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// nasty is a token that wants to be taken apart on every way.
+const nasty = "a/b?c=d&{e}%20 \x1b[31mé"
+
+// serve returns the URL of an API over a history with three tokens.
+func serve(t *testing.T) string {
+	t.Helper()
+	store := openSQLite(t)
+	cell := func(text, resource string, minute, admitted, rejected int64) usage.Record {
+		return usage.Record{
+			Key:    usage.Key{Token: mustID(t, text), Resource: resource, Minute: minute},
+			Totals: usage.Totals{Admitted: admitted, Rejected: rejected, Last: min(admitted, 1) * (minute*60 + 7)},
+		}
+	}
+	err := store.Ingest(context.Background(), usage.Batch{Records: []usage.Record{
+		cell("alice", "", noon, 30, 2), cell("alice", "search", noon+61, 12, 0),
+		cell(nasty, "", noon, 9, 0), cell("refused", "", noon, 0, 5),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(indexer.Handler(store, indexer.APIOptions{}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func get(t *testing.T, address string) (status int, contentType, body string) {
+	t.Helper()
+	resp, err := http.Get(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header.Get("Content-Type"), strings.TrimSpace(string(content))
+}
+
+func TestAPIAnswers(t *testing.T) {
+	server := serve(t)
+	alice := `{"token":"alice","ops":42,"rejected":2,"refunded":0,"first":"2025-02-19T21:20:00Z","last":"2025-02-19T22:21:07Z"}`
+	for path, want := range map[string]string{
+		"/v1/tokens/alice":   alice,
+		"/v1/tokens/refused": `{"token":"refused","ops":0,"rejected":5,"refunded":0}`,
+		"/v1/tokens?sort=last&limit=1000": `{"tokens":[{"token":"refused","ops":0,"rejected":5,"refunded":0},` +
+			`{"token":"a/b?c=d\u0026{e}%20 \u001b[31mé","ops":9,"rejected":0,"refunded":0,"first":"2025-02-19T21:20:00Z","last":"2025-02-19T21:20:07Z"},` + alice + `]}`,
+		"/v1/tokens/alice/usage?from=2025-02-19T21:00:00Z&to=1740006000&step=1h": `{"token":"alice","step_s":3600,"points":[` +
+			`{"start":"2025-02-19T21:00:00Z","admitted":30,"rejected":2,"refunded":0},{"start":"2025-02-19T22:00:00Z","admitted":12,"rejected":0,"refunded":0}]}`,
+		"/v1/tokens/alice/usage?from=2025-02-19T00:00:00Z&to=2025-02-20T00:00:00Z&step=1d&resource=search": `{"token":"alice","step_s":86400,"points":[` +
+			`{"start":"2025-02-19T00:00:00Z","admitted":12,"rejected":0,"refunded":0}]}`,
+		"/v1/tokens/alice/usage?from=2025-02-19T00:00:00Z&to=2025-02-20T00:00:00Z&step=24h&resource=": `{"token":"alice","step_s":86400,"points":[` +
+			`{"start":"2025-02-19T00:00:00Z","admitted":30,"rejected":2,"refunded":0}]}`,
+	} {
+		status, contentType, body := get(t, server+path)
+		if status != 200 || contentType != "application/json" || body != want {
+			t.Errorf("%s: %d %s\n got %s\nwant %s", path, status, contentType, body, want)
+		}
+	}
+	if _, _, body := get(t, server+"/v1/tokens/"+url.PathEscape(nasty)); !strings.Contains(body, `"ops":9`) {
+		t.Errorf("the nasty token: %s", body)
+	}
+}
+
+func TestAPIFollowsTheCursor(t *testing.T) {
+	server := serve(t)
+	var met []string
+	for next := ""; len(met) < 10; {
+		_, _, body := get(t, server+"/v1/tokens?limit=1&cursor="+next)
+		var answer indexer.TokensAnswer
+		if err := json.Unmarshal([]byte(body), &answer); err != nil || len(answer.Tokens) != 1 {
+			t.Fatalf("%s: %v", body, err)
+		}
+		met = append(met, answer.Tokens[0].Token)
+		if next = answer.Next; next == "" {
+			break
+		}
+	}
+	if got, want := strings.Join(met, " | "), "alice | "+nasty+" | refused"; got != want {
+		t.Errorf("met %q, want %q", got, want)
+	}
+}
+
+func TestAPIErrorsNameTheParameterAndTheRemedy(t *testing.T) {
+	server := serve(t)
+	for path, want := range map[string]struct {
+		status       int
+		field, words string
+	}{
+		"/v1/tokens?sort=usage":                                       {400, "sort", "is none of ops, rejected"},
+		"/v1/tokens?limit=0":                                          {400, "limit", "from 1 to 1000"},
+		"/v1/tokens?limit=x":                                          {400, "limit", "from 1 to 1000"},
+		"/v1/tokens?limit=1&limit=2":                                  {400, "limit", "once"},
+		"/v1/tokens?cursor=x":                                         {400, "cursor", "the page before"},
+		"/v1/tokens?order=ops":                                        {400, "order", "there are sort, limit, cursor"},
+		"/v1/tokens?%zz":                                              {400, "query", "percent-encoded"},
+		"/v1/tokens/nobody":                                           {404, "token", "no usage of it"},
+		"/v1/tokens/nobody?x=1":                                       {400, "x", "there are none here"},
+		"/v1/tokens/" + strings.Repeat("x", 257):                      {400, "token", "at most 256"},
+		"/v1/tokens/%00":                                              {400, "token", "NUL"},
+		"/v1/tokens/alice/usage?from=yesterday":                       {400, "from", "2026-01-31T09:00:00Z"},
+		"/v1/tokens/alice/usage?to=-1":                                {400, "to", "unix seconds"},
+		"/v1/tokens/alice/usage?step=90s":                             {400, "step", "whole minutes"},
+		"/v1/tokens/alice/usage?step=soon":                            {400, "step", "5m, 1h or 7d"},
+		"/v1/tokens/alice/usage?from=0":                               {400, "step", "take a longer step"},
+		"/v1/tokens/alice/usage?from=20&to=10":                        {400, "step", "from must be before to"},
+		"/v1/tokens/alice/usage?resource=" + strings.Repeat("x", 129): {400, "resource", "at most 128"},
+		"/v1/nothing":                                                 {404, "", "nothing at this path"},
+	} {
+		status, contentType, body := get(t, server+path)
+		var p struct{ Field, Detail string }
+		_ = json.Unmarshal([]byte(body), &p)
+		if status != want.status || contentType != "application/problem+json" || p.Field != want.field || !strings.Contains(p.Detail, want.words) {
+			t.Errorf("%.60s: %d %s %s", path, status, contentType, body)
+		}
+	}
+	resp, err := http.Post(server+"/v1/tokens", "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusMethodNotAllowed || resp.Header.Get("Allow") != "GET, HEAD" {
+		t.Errorf("POST: %s, Allow %q", resp.Status, resp.Header.Get("Allow"))
+	}
+}
+
+// A client is told that the history is away, not what its driver said about it.
+func TestAPIHidesTheDatabasesErrors(t *testing.T) {
+	store, err := history.Open(context.Background(), "sqlite:"+t.TempDir()+"/history.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(indexer.Handler(store, indexer.APIOptions{}))
+	defer server.Close()
+	_ = store.Close()
+	status, _, body := get(t, server.URL+"/v1/tokens")
+	if status != 503 || strings.Contains(body, "sql") {
+		t.Errorf("%d %s", status, body)
+	}
+}
+
+func run(args ...string) (string, error) {
+	root := &cobra.Command{Use: "indexer", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(indexer.Commands()...)
+	var out bytes.Buffer
+	root.SetOut(&out)
+	root.SetErr(&out)
+	root.SetArgs(args)
+	err := root.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+func TestCommandsPrintTablesAndJSON(t *testing.T) {
+	server := serve(t)
+	for _, c := range []struct {
+		args string
+		want []string // in this order
+	}{
+		{"top", []string{"token", "ops", "alice", "42", "9", "refused", "0", "–"}},
+		{"top --by rejected -n 1", []string{"refused", "5"}},
+		{"top --by first", []string{"refused", "a/b", "alice"}},
+		{"token alice", []string{"alice", "42", "2025-02-19 22:21:07Z"}},
+		{"token alice --json", []string{`"ops":42`}},
+		{"usage alice --from 2025-02-19T21:00:00Z --to 2025-02-19T23:00:00Z --step 1h", []string{
+			"alice, 2 steps of 1h", "admitted █▃ 42", "rejected █  2", "2025-02-19 21:00:00Z", "30",
+		}},
+		{"usage alice --to 2025-02-20T00:00:00Z --since 1d --step 1d --resource search --json", []string{`"step_s":86400`, `"admitted":12`}},
+	} {
+		out, err := run(append(strings.Fields(c.args), "--server", server+"/")...)
+		if err != nil {
+			t.Errorf("%s: %v", c.args, err)
+		}
+		rest := out
+		for _, want := range c.want {
+			_, after, found := strings.Cut(rest, want)
+			if !found {
+				t.Errorf("%s: no %q (in this order) in\n%s", c.args, want, out)
+				break
+			}
+			rest = after
+		}
+		if strings.Contains(out, "\x1b[31m") {
+			t.Errorf("%s: a token's text steers the terminal", c.args)
+		}
+	}
+}
+
+func TestCommandsSayWhatIsWrong(t *testing.T) {
+	server := serve(t)
+	for args, want := range map[string]string{
+		"top --by usage --server " + server:              "parameter sort",
+		"token secret-token --server " + server:          "no usage of it",
+		"usage alice --since soon --server " + server:    "--since",
+		"usage alice --to soon --server " + server:       "--to",
+		"top --server localhost:8090":                    "--server",
+		"token secret-token --server http://127.0.0.1:1": "is it running",
+		"token": "accepts 1 arg",
+	} {
+		_, err := run(strings.Fields(args)...)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
