@@ -96,13 +96,12 @@ func (f *RedisFeed) probe(ctx context.Context, node *redis.Client, cause error) 
 	var key string
 	for {
 		key = probePrefix + rand.Text()
-		_, err := node.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			pipe.Incr(ctx, key)
-			pipe.Expire(ctx, key, time.Second)
-			return nil
-		})
+		err := node.Incr(ctx, key).Err()
 		if err == nil {
-			break
+			// Not in a transaction, whose error would hide what was refused.
+			if err = node.Expire(ctx, key, time.Second).Err(); err == nil {
+				break
+			}
 		}
 		if _, moved := redis.IsMovedError(err); moved && ctx.Err() == nil {
 			continue

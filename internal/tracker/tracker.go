@@ -391,10 +391,21 @@ func (t *Tracker) scanOnce(ctx context.Context) error {
 	return t.ledger.Scan(ctx, func(cells []usage.Key) { t.mark(cells, scanned) })
 }
 
-// drain applies and publishes everything, trying again until ctx ends.
+// drain makes the scan that is still wanted, applies and publishes everything,
+// trying again until ctx ends.
 func (t *Tracker) drain(ctx context.Context) error {
 	for {
-		_, err := t.applyOnce(ctx)
+		var err error
+		select {
+		case <-t.rescan:
+			if err = t.scanOnce(ctx); err != nil {
+				t.resync()
+			}
+		default:
+		}
+		if err == nil {
+			_, err = t.applyOnce(ctx)
+		}
 		if err == nil {
 			_, err = t.publishOnce(ctx)
 		}
