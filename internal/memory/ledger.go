@@ -17,28 +17,30 @@ type Meta struct {
 }
 
 // Apply implements tracker.Ledger.
-func (s *Store) Apply(_ context.Context, cells []usage.Key) ([]usage.Record, error) {
-	records := make([]usage.Record, 0, len(cells))
+func (s *Store) Apply(_ context.Context, cells []usage.Key) ([]usage.Applied, error) {
+	applied := make([]usage.Applied, 0, len(cells))
 	for _, key := range cells {
-		if totals, ok := s.apply(key); ok {
-			records = append(records, usage.Record{Key: key, Totals: totals})
+		if totals, moved, ok := s.apply(key); ok {
+			applied = append(applied, usage.Applied{Record: usage.Record{Key: key, Totals: totals}, Moved: moved})
 		}
 	}
-	return records, nil
+	return applied, nil
 }
 
-func (s *Store) apply(key usage.Key) (usage.Totals, bool) {
+// apply also returns how many units it accounted for.
+func (s *Store) apply(key usage.Key) (usage.Totals, int64, bool) {
 	sh := s.shard(key.Token)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	a := sh.accounts[key.Token]
 	if a == nil {
-		return usage.Totals{}, false
+		return usage.Totals{}, 0, false
 	}
 	c := a.Cell(key.Resource, key.Minute)
 	if c == nil {
-		return usage.Totals{}, false
+		return usage.Totals{}, 0, false
 	}
+	moved := c.Admitted + c.Rejected + c.Refunded - c.Noted.Admitted - c.Noted.Rejected - c.Noted.Refunded
 	a.meta.Ops += c.Admitted - c.Noted.Admitted
 	a.meta.Rejected += c.Rejected - c.Noted.Rejected
 	a.meta.Refunded += c.Refunded - c.Noted.Refunded
@@ -48,7 +50,7 @@ func (s *Store) apply(key usage.Key) (usage.Totals, bool) {
 	if last > 0 && (a.meta.First == 0 || last < a.meta.First) {
 		a.meta.First = last
 	}
-	return usage.Totals{Admitted: c.Admitted, Rejected: c.Rejected, Refunded: c.Refunded, Last: last}, true
+	return usage.Totals{Admitted: c.Admitted, Rejected: c.Rejected, Refunded: c.Refunded, Last: last}, moved, true
 }
 
 // Scan implements tracker.Ledger.

@@ -104,12 +104,12 @@ type call struct {
 
 // Apply implements Ledger: one script call for every maxTokensPerCall tokens, all
 // in one pipeline.
-func (l *RedisLedger) Apply(ctx context.Context, cells []usage.Key) ([]Applied, error) {
+func (l *RedisLedger) Apply(ctx context.Context, cells []usage.Key) ([]usage.Applied, error) {
 	calls := l.calls(cells)
 	if err := l.run(ctx, calls); err != nil {
 		return nil, err
 	}
-	applied := make([]Applied, 0, len(cells))
+	applied := make([]usage.Applied, 0, len(cells))
 	for _, c := range calls {
 		var err error
 		if applied, err = l.read(c, applied); err != nil {
@@ -236,7 +236,7 @@ var errReply = errors.New("the apply script returned something unexpected")
 // cellReply is how many integers the script returns for a cell.
 const cellReply = 5
 
-func (l *RedisLedger) read(c *call, applied []Applied) ([]Applied, error) {
+func (l *RedisLedger) read(c *call, applied []usage.Applied) ([]usage.Applied, error) {
 	results, err := c.reply.Slice()
 	if err != nil || len(results) != len(c.tokens) {
 		return nil, fmt.Errorf("%w: %d results for %d tokens (%v)", errReply, len(results), len(c.tokens), err)
@@ -262,7 +262,7 @@ func (l *RedisLedger) read(c *call, applied []Applied) ([]Applied, error) {
 			if n[0] < 0 {
 				continue
 			}
-			applied = append(applied, Applied{
+			applied = append(applied, usage.Applied{
 				Record: usage.Record{Key: cell, Totals: usage.Totals{Admitted: n[0], Rejected: n[1], Refunded: n[2], Last: n[3]}},
 				Moved:  n[4],
 			})

@@ -78,7 +78,7 @@ func (b *bench) classic(key string) {
 	}
 }
 
-func (b *bench) apply(cells ...usage.Key) []tracker.Applied {
+func (b *bench) apply(cells ...usage.Key) []usage.Applied {
 	b.t.Helper()
 	applied, err := b.ledger.Apply(context.Background(), cells)
 	if err != nil {

@@ -17,14 +17,6 @@ type Feed interface {
 	Watch(ctx context.Context, changed func(usage.Key), resync func()) error
 }
 
-// Applied is what became of one cell.
-type Applied struct {
-	usage.Record
-	// Moved is how many units (of all three kinds together) this call accounted
-	// for; 0 when the account held them already.
-	Moved int64
-}
-
 // Ledger is where counters are turned into an account. A foreign counter of
 // minute-of-hour m belongs to the default resource and to the epoch minute
 // nearest to now whose minute-of-hour is m.
@@ -34,7 +26,7 @@ type Ledger interface {
 	// one record per cell with absolute totals, whether they moved or not, except
 	// for cells that have no counter and never had. Applying twice changes
 	// nothing. After an error some tokens may have been applied; apply all again.
-	Apply(ctx context.Context, cells []usage.Key) ([]Applied, error)
+	Apply(ctx context.Context, cells []usage.Key) ([]usage.Applied, error)
 	// Scan calls found with every cell that has a counter in grace, in portions.
 	Scan(ctx context.Context, found func([]usage.Key)) error
 }

@@ -267,7 +267,7 @@ func (t *Tracker) applyOnce(ctx context.Context) (flushed, error) {
 }
 
 // queue puts records into the backlog.
-func (t *Tracker) queue(applied []Applied) {
+func (t *Tracker) queue(applied []usage.Applied) {
 	if len(applied) == 0 {
 		return
 	}

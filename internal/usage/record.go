@@ -44,6 +44,14 @@ type Record struct {
 	Totals
 }
 
+// Applied is the record of one cell that was accounted for.
+type Applied struct {
+	Record
+	// Moved is how many units, of all three kinds together, were accounted for
+	// just now; 0 when the account held them already.
+	Moved int64
+}
+
 // Batch is what one call moves. Order matters for nothing in it.
 type Batch struct {
 	Records []Record
