@@ -134,6 +134,10 @@ func (a *Account) cell(resource string, minute int64) *Cell {
 	return c
 }
 
+// Restore puts a cell in the place of what was counted of its resource and minute.
+// Limits whose count is not the usage counter itself know nothing of it.
+func (a *Account) Restore(c Cell) { *a.cell(c.Resource, c.Minute) = c }
+
 // Cell returns what was counted of a resource in an epoch minute, nil if nothing.
 func (a *Account) Cell(resource string, minute int64) *Cell {
 	return a.cells[cellKey{resource, minute}]
