@@ -2,6 +2,7 @@
 //
 //	usage_minutes  one row per token, resource and minute: the records, merged
 //	tokens         one row per token: what its rows add up to
+//	usage_hours    the same per hour and per day (usage_days), made from the minutes
 //	audit_events   what happened to tokens, append-only
 //
 // Records carry absolute values that only grow, and a row keeps the maximum of
@@ -19,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/tallygate/tallygate/internal/usage"
 )
@@ -26,15 +28,32 @@ import (
 // Store is an open history. It is safe for concurrent use, also by several
 // processes on one database; Close it.
 type Store struct {
-	db     *sql.DB // for reading; both databases understand the same queries
-	engine engine
+	db      *sql.DB // for reading; both databases understand the same queries
+	engine  engine
+	tooLate atomic.Int64
 }
 
 // engine is what differs between the databases.
 type engine interface {
-	// ingest stores records and events in one transaction. The records are sorted
-	// by key, and no key is there twice; no event's ID is there twice.
-	ingest(ctx context.Context, records []usage.Record, events []usage.Event) error
+	// ingest stores records and events in one transaction, and marks the hours that
+	// they are in as dirty. The records are sorted by key, and no key is there
+	// twice; no event's ID is there twice. It leaves out records for minutes that
+	// have been dropped, and returns how many these were.
+	ingest(ctx context.Context, records []usage.Record, events []usage.Event) (tooLate int, err error)
+	// write calls f in a transaction that is committed if f returns nil.
+	write(ctx context.Context, f func(*sql.Tx) error) error
+	// lockHour and lockDay keep ingest and other callers out of an epoch hour or
+	// day until the transaction ends.
+	lockHour(ctx context.Context, tx *sql.Tx, hour int64) error
+	lockDay(ctx context.Context, tx *sql.Tx, day int64) error
+	// oldestDay returns the first epoch day that has room for minutes.
+	oldestDay(ctx context.Context, tx *sql.Tx) (day int64, ok bool, err error)
+	// dropDay removes the minutes of an epoch day.
+	dropDay(ctx context.Context, tx *sql.Tx, day int64) error
+	// makeDays makes room for the minutes of the epoch days [from, to).
+	makeDays(ctx context.Context, from, to int64) error
+	// snapshot is the isolation in which all queries of a transaction see the same.
+	snapshot() sql.IsolationLevel
 	migrator() (*migrator, error)
 	close() error
 }

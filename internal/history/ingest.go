@@ -17,9 +17,11 @@ func (s *Store) Ingest(ctx context.Context, batch usage.Batch) error {
 	if len(records) == 0 && len(events) == 0 {
 		return nil
 	}
-	if err := s.engine.ingest(ctx, records, events); err != nil {
+	tooLate, err := s.engine.ingest(ctx, records, events)
+	if err != nil {
 		return fmt.Errorf("history: ingest %d records and %d events: %w", len(records), len(events), err)
 	}
+	s.tooLate.Add(int64(tooLate))
 	return nil
 }
 
@@ -41,6 +43,23 @@ func merge(records []usage.Record) []usage.Record {
 		n++
 	}
 	return merged[:n]
+}
+
+// from returns the records of minutes from the given one on.
+func from(records []usage.Record, minute int64) []usage.Record {
+	return slices.DeleteFunc(records, func(r usage.Record) bool { return r.Minute < minute })
+}
+
+// hoursOf returns the epoch hours that the records are in, in order.
+func hoursOf(records []usage.Record) []int64 {
+	var hours []int64
+	for _, r := range records {
+		if h := r.Minute / perHour; len(hours) == 0 || h != hours[len(hours)-1] {
+			hours = append(hours, h)
+		}
+	}
+	slices.Sort(hours)
+	return slices.Compact(hours)
 }
 
 // distinct returns the events without those whose ID came before.

@@ -18,11 +18,16 @@ import (
 	"github.com/tallygate/tallygate/internal/usage"
 )
 
-// Advisory locks, all in one class ("tall").
+// Advisory locks: a class and a number in it.
 const (
-	lockClass      = 0x74616c6c
+	lockClass = 0x74616c6c // ("tall") with these numbers:
+	// lockPartitions is held while partitions are made or dropped.
 	lockPartitions = 1
-	lockAudit      = 2
+	// lockAudit is held by whoever appends to the chain.
+	lockAudit = 2
+
+	lockHours = lockClass + 1 // the number is an epoch hour
+	lockDays  = lockClass + 2 // the number is an epoch day
 )
 
 type postgres struct {
@@ -125,14 +130,21 @@ UPDATE tokens t SET
 FROM grown g WHERE t.token = g.token`
 )
 
-func (p *postgres) ingest(ctx context.Context, records []usage.Record, events []usage.Event) error {
+func (p *postgres) ingest(ctx context.Context, records []usage.Record, events []usage.Event) (tooLate int, err error) {
 	if err := p.ensureDays(ctx, records); err != nil {
-		return err
+		return 0, err
 	}
-	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
+	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
 		if len(records) > 0 {
-			if err := pgIngestRecords(ctx, tx, records); err != nil {
+			inTime, err := pgHold(ctx, tx, records)
+			if err != nil {
 				return err
+			}
+			tooLate = len(records) - len(inTime)
+			if len(inTime) > 0 {
+				if err := pgIngestRecords(ctx, tx, inTime); err != nil {
+					return err
+				}
 			}
 		}
 		if len(events) > 0 {
@@ -140,7 +152,50 @@ func (p *postgres) ingest(ctx context.Context, records []usage.Record, events []
 		}
 		return nil
 	})
+	return tooLate, err
 }
+
+// pgHold takes the hours of the records, together with other writers, against
+// those who roll up and drop; it returns the records whose minutes are not dropped.
+func pgHold(ctx context.Context, tx pgx.Tx, records []usage.Record) ([]usage.Record, error) {
+	var batch pgx.Batch
+	batch.Queue(`SELECT count(pg_advisory_xact_lock_shared($1, h)) FROM unnest($2::int[]) h`, lockHours, hoursOf(records))
+	batch.Queue(`SELECT minutes_from FROM history_state`)
+	results := tx.SendBatch(ctx, &batch)
+	defer results.Close()
+	if _, err := results.Exec(); err != nil {
+		return nil, err
+	}
+	var kept int64
+	if err := results.QueryRow().Scan(&kept); err != nil {
+		return nil, err
+	}
+	return from(records, kept), results.Close()
+}
+
+func (p *postgres) write(ctx context.Context, f func(*sql.Tx) error) error {
+	tx, err := p.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func (p *postgres) lockHour(ctx context.Context, tx *sql.Tx, hour int64) error {
+	_, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockHours, hour)
+	return err
+}
+
+func (p *postgres) lockDay(ctx context.Context, tx *sql.Tx, day int64) error {
+	_, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockDays, day)
+	return err
+}
+
+func (p *postgres) snapshot() sql.IsolationLevel { return sql.LevelRepeatableRead }
 
 func pgIngestRecords(ctx context.Context, tx pgx.Tx, records []usage.Record) error {
 	n := len(records)
@@ -161,6 +216,7 @@ func pgIngestRecords(ctx context.Context, tx pgx.Tx, records []usage.Record) err
 		minMinute, maxMinute = min(minMinute, r.Minute), max(maxMinute, r.Minute)
 	}
 	var batch pgx.Batch
+	batch.Queue(`INSERT INTO rollup_dirty (step, bucket) SELECT 60, unnest($1::bigint[]) ON CONFLICT DO NOTHING`, hoursOf(records))
 	batch.Queue(pgMakeTokens, tokens)
 	batch.Queue(pgLockTokens, tokens)
 	batch.Queue(pgIngest, token, resource, minute, admitted, rejected, refunded, last, minMinute, maxMinute)
@@ -210,46 +266,3 @@ func nullable(v json.RawMessage) any {
 	}
 	return string(v)
 }
-
-const minutesPerDay = 24 * 60
-
-// ensureDays makes the partitions that the records need.
-func (p *postgres) ensureDays(ctx context.Context, records []usage.Record) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, r := range records {
-		day := r.Minute / minutesPerDay
-		if p.days[day] {
-			continue
-		}
-		if err := p.makeDay(ctx, day); err != nil {
-			return fmt.Errorf("make the partition for %s: %w", dayName(day), err)
-		}
-		p.days[day] = true
-	}
-	return nil
-}
-
-// makeDay makes the partition for an epoch day unless it exists. Attaching a
-// table disturbs neither readers nor writers of the others, as CREATE TABLE …
-// PARTITION OF would.
-func (p *postgres) makeDay(ctx context.Context, day int64) error {
-	return pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockClass, lockPartitions); err != nil {
-			return err
-		}
-		name := "usage_minutes_" + dayName(day)
-		var exists bool
-		if err := tx.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, name).Scan(&exists); err != nil || exists {
-			return err
-		}
-		_, err := tx.Exec(ctx, fmt.Sprintf(`
-			CREATE TABLE %[1]s (LIKE usage_minutes INCLUDING ALL);
-			ALTER TABLE usage_minutes ATTACH PARTITION %[1]s FOR VALUES FROM (%[2]d) TO (%[3]d)`,
-			name, day*minutesPerDay, (day+1)*minutesPerDay))
-		return err
-	})
-}
-
-// dayName is the suffix of a partition's name: YYYYMMDD.
-func dayName(day int64) string { return time.Unix(day*86400, 0).UTC().Format("20060102") }

@@ -209,8 +209,8 @@ func (s *Store) Token(ctx context.Context, id token.ID) (Token, error) {
 }
 
 // Span is a stretch of time cut into steps. Steps lie on multiples of their
-// length since the epoch (a step of a day begins at midnight UTC), so the first
-// begins at or before From.
+// length since the epoch (a step of a day begins at midnight UTC) and are counted
+// whole, so the first begins at or before From and the last ends at or after To.
 type Span struct {
 	From, To time.Time     // half-open
 	Step     time.Duration // whole minutes
@@ -220,8 +220,18 @@ type Span struct {
 const MaxPoints = 10_000
 
 // minutes returns the span in epoch minutes: the begin of the first step, the end
-// (exclusive) and the length of a step.
+// of the last and the length of a step.
 func (s Span) minutes() (from, to, step int64, err error) {
+	if from, to, step, err = s.bounds(); err != nil {
+		return 0, 0, 0, err
+	}
+	if points := (to - from) / step; points > MaxPoints {
+		return 0, 0, 0, fmt.Errorf("%w: it has %d steps, at most %d are allowed; take a longer step", ErrSpan, points, MaxPoints)
+	}
+	return from, to, step, nil
+}
+
+func (s Span) bounds() (from, to, step int64, err error) {
 	switch {
 	case s.Step < time.Minute || s.Step%time.Minute != 0:
 		return 0, 0, 0, fmt.Errorf("%w: the step is %s, but must be whole minutes", ErrSpan, s.Step)
@@ -229,15 +239,17 @@ func (s Span) minutes() (from, to, step int64, err error) {
 		return 0, 0, 0, fmt.Errorf("%w: from must be before to", ErrSpan)
 	case s.From.Unix() < 0:
 		return 0, 0, 0, fmt.Errorf("%w: from is before 1970", ErrSpan)
+	case s.To.Unix() > maxTime:
+		return 0, 0, 0, fmt.Errorf("%w: to is after the year 9999", ErrSpan)
 	}
 	step = int64(s.Step / time.Minute)
 	from = s.From.Unix() / 60 / step * step
-	to = (s.To.Unix() + 59) / 60
-	if points := (to - from + step - 1) / step; points > MaxPoints {
-		return 0, 0, 0, fmt.Errorf("%w: it has %d steps, at most %d are allowed; take a longer step", ErrSpan, points, MaxPoints)
-	}
+	to = (s.To.Add(time.Second-1).Unix() + step*60 - 1) / 60 / step * step
 	return from, to, step, nil
 }
+
+// maxTime is the end of the year 9999, unix seconds.
+const maxTime = 253402300800
 
 // Point is what was used in one step.
 type Point struct {
@@ -253,43 +265,134 @@ func (s *Store) Usage(ctx context.Context, id token.ID, span Span, resources ...
 	if err != nil {
 		return nil, err
 	}
-	query := `SELECT minute / $1 * $1 AS start, sum(admitted), sum(rejected), sum(refunded), max(last_use)
-		FROM usage_minutes WHERE token = $2 AND minute >= $3 AND minute < $4`
-	args := []any{step, string(id), from, to}
-	if len(resources) > 0 {
-		marks := make([]string, len(resources))
-		for i, r := range resources {
-			args = append(args, r)
-			marks[i] = fmt.Sprintf("$%d", len(args))
-		}
-		query += " AND resource IN (" + strings.Join(marks, ", ") + ")"
-	}
-	rows, err := s.db.QueryContext(ctx, query+" GROUP BY start", args...)
+	args := []any{string(id)}
+	where := "token = $1" + in("resource", resources, &args)
+	points, err := s.points(ctx, from, to, step, args, func(v *view, grain int64) (string, error) {
+		return v.rows(from, to, grain, nil, where)
+	})
 	if err != nil {
-		return nil, fmt.Errorf("history: read usage: %w", err)
-	}
-	defer rows.Close()
-	points := make([]Point, (to-from+step-1)/step)
-	for i := range points {
-		points[i].Start = time.Unix((from+int64(i)*step)*60, 0).UTC()
-	}
-	for rows.Next() {
-		var start int64
-		var t usage.Totals
-		if err := rows.Scan(&start, &t.Admitted, &t.Rejected, &t.Refunded, &t.Last); err != nil {
-			return nil, fmt.Errorf("history: read usage: %w", err)
-		}
-		points[(start-from)/step].Totals = t
-	}
-	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("history: read usage: %w", err)
 	}
 	return points, nil
 }
 
+// TotalUsage is Usage for all tokens together.
+func (s *Store) TotalUsage(ctx context.Context, span Span, resources ...string) ([]Point, error) {
+	from, to, step, err := span.minutes()
+	if err != nil {
+		return nil, err
+	}
+	var args []any
+	where := "true" + in("resource", resources, &args)
+	points, err := s.points(ctx, from, to, step, args, func(v *view, grain int64) (string, error) {
+		return v.totalRows(from, to, grain, where)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("history: read total usage: %w", err)
+	}
+	return points, nil
+}
+
+// points sums up the rows of a view per step.
+func (s *Store) points(ctx context.Context, from, to, step int64, args []any, rows func(v *view, grain int64) (string, error)) ([]Point, error) {
+	points := make([]Point, (to-from)/step)
+	for i := range points {
+		points[i].Start = time.Unix((from+int64(i)*step)*60, 0).UTC()
+	}
+	err := s.look(ctx, func(v *view) error {
+		source, err := rows(v, grainOf(step))
+		if err != nil {
+			return err
+		}
+		rows, err := v.tx.QueryContext(ctx, fmt.Sprintf(`SELECT minute / %d AS step, `+sums+` FROM %s r GROUP BY 1`, step, source), args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var n int64
+			var t usage.Totals
+			if err := rows.Scan(&n, &t.Admitted, &t.Rejected, &t.Refunded, &t.Last); err != nil {
+				return err
+			}
+			points[n-from/step].Totals = t
+		}
+		return rows.Err()
+	})
+	return points, err
+}
+
+// sums are the columns of usage.Totals over several rows. Postgres sums bigints up
+// to a numeric, hence the casts; both databases understand them.
+const sums = `CAST(sum(admitted) AS bigint), CAST(sum(rejected) AS bigint), CAST(sum(refunded) AS bigint), max(last_use)`
+
+// grainOf returns the coarsest table from which steps of that length can be made.
+func grainOf(step int64) int64 {
+	switch {
+	case step%perDay == 0:
+		return perDay
+	case step%perHour == 0:
+		return perHour
+	}
+	return perMinute
+}
+
+// in returns the condition that column is one of values, to be appended to
+// another, with its arguments appended to args; none means any.
+func in(column string, values []string, args *[]any) string {
+	if len(values) == 0 {
+		return ""
+	}
+	marks := make([]string, len(values))
+	for i, v := range values {
+		*args = append(*args, v)
+		marks[i] = fmt.Sprintf("$%d", len(*args))
+	}
+	return " AND " + column + " IN (" + strings.Join(marks, ", ") + ")"
+}
+
+// Top returns the tokens with the highest usage between two times (whole minutes,
+// half-open), at most limit of them. They are sorted as sort says, but by what
+// they used in that time, and so are the accounts: First and Last are the first
+// and last use in it, First as exactly as the rows tell (a minute, hour or day).
+func (s *Store) Top(ctx context.Context, from, to time.Time, sort Sort, limit int, resources ...string) ([]Token, error) {
+	first, end, _, err := Span{from, to, time.Minute}.bounds()
+	if err != nil {
+		return nil, err
+	}
+	var args []any
+	where := "true" + in("resource", resources, &args)
+	column, direction := columns[sort.column].column, "DESC"
+	if sort.forward {
+		direction = "ASC"
+	}
+	var top []Token
+	err = s.look(ctx, func(v *view) error {
+		source, err := v.rows(first, end, perDay, []string{"token"}, where)
+		if err != nil {
+			return err
+		}
+		rows, err := v.tx.QueryContext(ctx, fmt.Sprintf(`SELECT `+tokenColumns+` FROM (
+			SELECT token, CAST(sum(admitted) AS bigint) AS ops, CAST(sum(rejected) AS bigint) AS rejected,
+				CAST(sum(refunded) AS bigint) AS refunded,
+				coalesce(min(CASE WHEN admitted > 0 THEN minute * 60 END), 0) AS first_use, max(last_use) AS last_use
+			FROM %s r GROUP BY token) t ORDER BY %s %[3]s, token %[3]s LIMIT %[4]d`, source, column, direction, limit), args...)
+		if err != nil {
+			return err
+		}
+		top, err = collect(rows, scanToken)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("history: read the top tokens: %w", err)
+	}
+	return top, nil
+}
+
 // Resources returns the resources that a token has used, in the order of their names.
 func (s *Store) Resources(ctx context.Context, id token.ID) ([]string, error) {
-	rows, err := s.db.QueryContext(ctx, "SELECT DISTINCT resource FROM usage_minutes WHERE token = $1", string(id))
+	rows, err := s.db.QueryContext(ctx, `SELECT resource FROM usage_minutes WHERE token = $1
+		UNION SELECT resource FROM usage_hours WHERE token = $1`, string(id))
 	if err != nil {
 		return nil, fmt.Errorf("history: read resources: %w", err)
 	}

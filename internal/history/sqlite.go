@@ -61,6 +61,8 @@ const (
 		token TEXT NOT NULL, resource TEXT NOT NULL, minute INTEGER NOT NULL,
 		admitted INTEGER NOT NULL, rejected INTEGER NOT NULL, refunded INTEGER NOT NULL, last_use INTEGER NOT NULL)`
 
+	sqliteMarkHours = `INSERT INTO rollup_dirty (step, bucket) SELECT DISTINCT 60, minute / 60 FROM incoming WHERE true ON CONFLICT DO NOTHING`
+
 	sqliteMakeTokens = `INSERT INTO tokens (token) SELECT DISTINCT token FROM incoming WHERE true ON CONFLICT DO NOTHING`
 
 	sqliteAddGrowth = `
@@ -94,20 +96,52 @@ WHERE u.admitted < excluded.admitted OR u.rejected < excluded.rejected
 	OR u.refunded < excluded.refunded OR u.last_use < excluded.last_use`
 )
 
-func (s *sqlite) ingest(ctx context.Context, records []usage.Record, events []usage.Event) error {
+func (s *sqlite) ingest(ctx context.Context, records []usage.Record, events []usage.Event) (tooLate int, err error) {
+	err = s.write(ctx, func(tx *sql.Tx) error {
+		var kept int64
+		if err := tx.QueryRowContext(ctx, `SELECT minutes_from FROM history_state`).Scan(&kept); err != nil {
+			return err
+		}
+		inTime := from(records, kept)
+		tooLate = len(records) - len(inTime)
+		if err := sqliteIngestRecords(ctx, tx, inTime); err != nil {
+			return err
+		}
+		return sqliteAppendEvents(ctx, tx, events)
+	})
+	return tooLate, err
+}
+
+func (s *sqlite) write(ctx context.Context, f func(*sql.Tx) error) error {
 	tx, err := s.db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	if err := sqliteIngestRecords(ctx, tx, records); err != nil {
-		return err
-	}
-	if err := sqliteAppendEvents(ctx, tx, events); err != nil {
+	if err := f(tx); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
+
+// A transaction that writes has the whole file to itself.
+func (s *sqlite) lockHour(context.Context, *sql.Tx, int64) error { return nil }
+func (s *sqlite) lockDay(context.Context, *sql.Tx, int64) error  { return nil }
+
+func (s *sqlite) oldestDay(ctx context.Context, tx *sql.Tx) (day int64, ok bool, err error) {
+	var oldest sql.NullInt64
+	err = tx.QueryRowContext(ctx, `SELECT min(minute) FROM usage_minutes`).Scan(&oldest)
+	return oldest.Int64 / perDay, oldest.Valid, err
+}
+
+func (s *sqlite) dropDay(ctx context.Context, tx *sql.Tx, day int64) error {
+	_, err := tx.ExecContext(ctx, `DELETE FROM usage_minutes WHERE minute >= ? AND minute < ?`, day*perDay, (day+1)*perDay)
+	return err
+}
+
+func (s *sqlite) makeDays(context.Context, int64, int64) error { return nil }
+
+func (s *sqlite) snapshot() sql.IsolationLevel { return sql.LevelDefault }
 
 // sqliteRows is how many rows one INSERT takes.
 const sqliteRows = 100
@@ -143,7 +177,7 @@ func sqliteIngestRecords(ctx context.Context, tx *sql.Tx, records []usage.Record
 		}
 		records = records[n:]
 	}
-	for _, query := range []string{sqliteMakeTokens, sqliteAddGrowth, sqliteStore, "DELETE FROM incoming"} {
+	for _, query := range []string{sqliteMarkHours, sqliteMakeTokens, sqliteAddGrowth, sqliteStore, "DELETE FROM incoming"} {
 		if _, err := tx.ExecContext(ctx, query); err != nil {
 			return err
 		}

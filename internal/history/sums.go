@@ -12,7 +12,8 @@ import (
 func (s *Store) Sum(ctx context.Context) (usage.Totals, error) {
 	var t usage.Totals
 	err := s.db.QueryRowContext(ctx, `
-		SELECT coalesce(sum(ops), 0), coalesce(sum(rejected), 0), coalesce(sum(refunded), 0), coalesce(max(last_use), 0)
+		SELECT CAST(coalesce(sum(ops), 0) AS bigint), CAST(coalesce(sum(rejected), 0) AS bigint),
+			CAST(coalesce(sum(refunded), 0) AS bigint), coalesce(max(last_use), 0)
 		FROM tokens`).Scan(&t.Admitted, &t.Rejected, &t.Refunded, &t.Last)
 	if err != nil {
 		return t, fmt.Errorf("history: sum up the tokens: %w", err)
@@ -22,11 +23,15 @@ func (s *Store) Sum(ctx context.Context) (usage.Totals, error) {
 
 // EachSum calls f with what each token's rows add up to, in the order of their
 // IDs: the account made anew, to be compared with the one that was kept. It reads
-// every row of the history.
+// every minute that is there, and the days of those that have been dropped.
 func (s *Store) EachSum(ctx context.Context, f func(token.ID, usage.Totals) error) error {
 	rows, err := s.db.QueryContext(ctx, `
-		SELECT token, sum(admitted), sum(rejected), sum(refunded), max(last_use)
-		FROM usage_minutes GROUP BY token ORDER BY token`)
+		SELECT token, `+sums+` FROM (
+			SELECT token, admitted, rejected, refunded, last_use FROM usage_minutes
+			UNION ALL
+			SELECT token, admitted, rejected, refunded, last_use FROM usage_days
+			WHERE day < (SELECT minutes_from / 1440 FROM history_state)
+		) r GROUP BY token ORDER BY token`)
 	if err != nil {
 		return fmt.Errorf("history: sum up the rows: %w", err)
 	}
