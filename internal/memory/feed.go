@@ -22,12 +22,18 @@ func (s *Store) Watch(ctx context.Context, changed func(usage.Key), resync func(
 	for {
 		select {
 		case <-ctx.Done():
+			// Whoever stops watching still hears of every decision made before.
+			s.tellAll(changed)
 			return nil
 		case <-s.changes:
-			for i := range s.shards {
-				s.tellChanged(&s.shards[i], changed)
-			}
+			s.tellAll(changed)
 		}
+	}
+}
+
+func (s *Store) tellAll(changed func(usage.Key)) {
+	for i := range s.shards {
+		s.tellChanged(&s.shards[i], changed)
 	}
 }
 

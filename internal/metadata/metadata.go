@@ -4,7 +4,8 @@
 // It is one hash per token, in the slot of the token's counters:
 //
 //	HGETALL {api:abc}:data
-//	ops 1042  last 1762874079  first 1762780000  rejected 7  refunded 0
+//	token abc  ops 1042  last 1762874079  first 1762780000  rejected 7  refunded 0
+//	minute 29381234  rate 9  peak 240  peak_minute 29380001
 //
 // The tracker is its only writer; it moves the hash in the same script call that
 // marks the counters as accounted for, so the totals are exact.
@@ -23,12 +24,18 @@ import (
 )
 
 // The fields of the hash. Ops and Last keep the names of the classic recipe.
+// Whoever configures a token may keep further fields there.
 const (
-	FieldOps      = "ops"      // admitted units, ever
-	FieldLast     = "last"     // last admitted use, unix seconds
-	FieldFirst    = "first"    // first admitted use, unix seconds
-	FieldRejected = "rejected" // rejected units, ever
-	FieldRefunded = "refunded" // refunded units, ever
+	FieldToken      = "token"       // the token's ID, for indexes that do not see the key
+	FieldOps        = "ops"         // admitted units, ever
+	FieldLast       = "last"        // last admitted use, unix seconds
+	FieldFirst      = "first"       // first admitted use, unix seconds
+	FieldRejected   = "rejected"    // rejected units, ever
+	FieldRefunded   = "refunded"    // refunded units, ever
+	FieldMinute     = "minute"      // latest epoch minute with an admitted use
+	FieldRate       = "rate"        // admitted units of that minute so far
+	FieldPeak       = "peak"        // admitted units of the busiest minute
+	FieldPeakMinute = "peak_minute" // the epoch minute of the peak
 )
 
 // Key returns the key of id's metadata: a hash without TTL.
@@ -52,16 +59,29 @@ type Meta struct {
 	Refunded int64 // units, ever
 	First    int64 // first admitted use, unix seconds; 0 when never admitted
 	Last     int64 // last admitted use, unix seconds; 0 when never admitted
+	// Minute is the latest epoch minute with an admitted use, and Rate the units
+	// admitted in it so far, over all resources.
+	Minute, Rate int64
+	// Peak is the most units admitted in one minute, PeakMinute, as far as the
+	// minutes were accounted for in their order: what is found late, of a minute
+	// before the latest one, adds to the totals and not to a peak.
+	Peak, PeakMinute int64
 }
 
-// Parse reads the fields of a hash; fields that it does not know are ignored. The
-// error wraps ErrMalformed.
+// figures returns the fields of m by their names in the hash.
+func (m *Meta) figures() map[string]*int64 {
+	return map[string]*int64{
+		FieldOps: &m.Ops, FieldRejected: &m.Rejected, FieldRefunded: &m.Refunded,
+		FieldFirst: &m.First, FieldLast: &m.Last, FieldMinute: &m.Minute,
+		FieldRate: &m.Rate, FieldPeak: &m.Peak, FieldPeakMinute: &m.PeakMinute,
+	}
+}
+
+// Parse reads the fields of a hash; those that are absent are 0, and those that
+// it does not know are ignored. The error wraps ErrMalformed.
 func Parse(hash map[string]string) (Meta, error) {
 	var m Meta
-	for name, into := range map[string]*int64{
-		FieldOps: &m.Ops, FieldRejected: &m.Rejected, FieldRefunded: &m.Refunded,
-		FieldFirst: &m.First, FieldLast: &m.Last,
-	} {
+	for name, into := range m.figures() {
 		text, ok := hash[name]
 		if !ok {
 			continue
@@ -75,31 +95,44 @@ func Parse(hash map[string]string) (Meta, error) {
 	return m, nil
 }
 
-// Hash returns the fields as Parse reads them and as the tracker writes them:
-// figures that are 0 and have never moved are absent.
-func (m Meta) Hash() map[string]string {
-	hash := make(map[string]string, 5)
-	for name, n := range map[string]int64{
-		FieldOps: m.Ops, FieldRejected: m.Rejected, FieldRefunded: m.Refunded,
-		FieldFirst: m.First, FieldLast: m.Last,
-	} {
-		if n != 0 {
-			hash[name] = strconv.FormatInt(n, 10)
-		}
+// Hash returns the fields that the tracker writes for id.
+func (m Meta) Hash(id token.ID) map[string]string {
+	hash := map[string]string{FieldToken: string(id)}
+	for name, n := range m.figures() {
+		hash[name] = strconv.FormatInt(*n, 10)
 	}
 	return hash
 }
 
-// Move returns m after the given units were accounted for, admitted last at
-// second at (unix). It is what metadata.lua does.
-func (m Meta) Move(admitted, rejected, refunded, at int64) Meta {
-	m.Ops += admitted
-	m.Rejected += rejected
-	m.Refunded += refunded
-	if admitted > 0 {
-		m.Last = max(m.Last, at)
-		if m.First == 0 || at < m.First {
-			m.First = at
+// Move is what was newly accounted for of one minute.
+type Move struct {
+	Minute   int64 // epoch minute
+	Admitted int64 // units
+	Rejected int64 // units
+	Refunded int64 // units
+	At       int64 // last admitted use among them, unix seconds; ignored when none was
+}
+
+// Add returns m after move, as metadata.lua does. Moves of several minutes are
+// added in the order of their minutes.
+func (m Meta) Add(move Move) Meta {
+	m.Ops += move.Admitted
+	m.Rejected += move.Rejected
+	m.Refunded += move.Refunded
+	if move.Admitted == 0 {
+		return m
+	}
+	if m.First == 0 || move.At < m.First {
+		m.First = move.At
+	}
+	m.Last = max(m.Last, move.At)
+	if move.Minute > m.Minute {
+		m.Minute, m.Rate = move.Minute, 0
+	}
+	if move.Minute == m.Minute {
+		m.Rate += move.Admitted
+		if m.Rate > m.Peak {
+			m.Peak, m.PeakMinute = m.Rate, move.Minute
 		}
 	}
 	return m

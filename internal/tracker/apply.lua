@@ -82,8 +82,7 @@ local function apply(k, v, n)
   local marks = redis.call('HMGET', applied, unpack(fields))
   local values = redis.call('MGET', unpack(counters))
 
-  local result, set, fresh, put = {}, {}, false, {}
-  local admitted, rejected, refunded, first, last = 0, 0, 0, nil, nil
+  local result, set, fresh, put, moves = {}, {}, false, {}, {}
   for i = 1, n do
     local cell = cells[i]
     local minute, at, from = cell.minute, cell.at, cell.from
@@ -125,15 +124,13 @@ local function apply(k, v, n)
       local used = l0
       if da > 0 then
         used = math.max(l0, math.min(now, ends - 1))
-        first = math.min(first or used, used)
-        last = math.max(last or used, used)
       end
       if moved > 0 then
         set[#set + 1] = fields[at + 1]
         set[#set + 1] = string.format('%.0f:%.0f:%.0f:%.0f', a, r, f, used)
         fresh = fresh or not known
         put[#put + 1] = { cell.series, minute, total, r, f }
-        admitted, rejected, refunded = admitted + da, rejected + r - r0, refunded + f - f0
+        moves[#moves + 1] = { minute, da, r - r0, f - f0, used }
       end
       for _, x in ipairs({ total, r, f, used, moved }) do
         result[#result + 1] = x
@@ -144,7 +141,7 @@ local function apply(k, v, n)
     return result
   end
 
-  metadata_move(data, admitted, rejected, refunded, first, last) -- reads before it writes
+  metadata_move(data, moves) -- reads before it writes
   redis.call('HSET', applied, unpack(set))
   if fresh then -- about once a minute for each resource
     local gone = {}

@@ -125,7 +125,11 @@ func TestApplyMovesEverythingTogetherAndOnce(t *testing.T) {
 			t.Errorf("call %d moved %d units, want %d", i, a.Moved, want)
 		}
 		meta := b.meta("t")
-		if meta != (metadata.Meta{Ops: 5, Rejected: 2, Refunded: 1, First: a.Last, Last: a.Last}) {
+		want := metadata.Meta{
+			Ops: 5, Rejected: 2, Refunded: 1, First: a.Last, Last: a.Last,
+			Minute: m, Rate: 5, Peak: 5, PeakMinute: m,
+		}
+		if meta != want {
 			t.Errorf("call %d: %+v, last %d", i, meta, a.Last)
 		}
 		if points := b.points("t", "search"); !reflect.DeepEqual(points, []timeseries.Point{{Minute: m, Admitted: 5, Rejected: 2, Refunded: 1}}) {
