@@ -24,11 +24,18 @@ local usage_expireat = a[1]
 local p, k = 2, 0 -- last element of a and last key that were read
 local out, o = {}, 0
 
+-- text caches numbers as they are sent: redis.call formats a number slowly.
+local text = setmetatable({}, { __index = function(t, n)
+  local s = string.format('%.0f', n)
+  t[n] = s
+  return s
+end })
+
 -- raise adds units to a counter and returns its value.
 local function raise(key, units, expireat)
-  local value = call('INCRBY', key, units)
+  local value = call('INCRBY', key, text[units])
   if value == units then
-    call('PEXPIREAT', key, expireat)
+    call('PEXPIREAT', key, text[expireat])
   end
   return value
 end
@@ -38,7 +45,7 @@ local function lower(key, value, units)
   if value == units then
     call('DEL', key)
   else
-    call('DECRBY', key, units)
+    call('DECRBY', key, text[units])
   end
 end
 

@@ -22,24 +22,19 @@ func (s *Store) Watch(ctx context.Context, changed func(usage.Key), resync func(
 	for {
 		select {
 		case <-ctx.Done():
-			// Whoever stops watching still hears of every decision made before.
-			s.tellAll(changed)
+			s.tellChanged(changed) // of every decision that was answered before
 			return nil
 		case <-s.changes:
-			s.tellAll(changed)
+			s.tellChanged(changed)
 		}
 	}
 }
 
-func (s *Store) tellAll(changed func(usage.Key)) {
+func (s *Store) tellChanged(changed func(usage.Key)) {
 	for i := range s.shards {
-		s.tellChanged(&s.shards[i], changed)
-	}
-}
-
-func (s *Store) tellChanged(sh *shard, changed func(usage.Key)) {
-	for _, d := range sh.takeDirty() {
-		changed(usage.Key{Token: d.id, Resource: d.cell.Resource, Minute: d.cell.Minute})
+		for _, d := range s.shards[i].takeDirty() {
+			changed(usage.Key{Token: d.id, Resource: d.cell.Resource, Minute: d.cell.Minute})
+		}
 	}
 }
 

@@ -54,7 +54,32 @@ type shard struct {
 
 type account struct {
 	quota.Account
-	meta Meta
+	meta   Meta
+	tidied int64 // epoch minute in which it last forgot what had expired
+}
+
+// skew is how long a window's count is kept after its end, in ms, for a clock
+// that steps back.
+const skew = 5_000
+
+// expire forgets what has expired, and reports whether nothing is left.
+func (a *account) expire(now, grace int64) (empty bool) {
+	return a.Expire(now-skew, now-grace) && a.meta == Meta{}
+}
+
+// expire looks at a few accounts, the next ones in the map's random order, and
+// drops those with nothing left. It runs once for each account that is added, so
+// idle ones go faster than new ones come.
+func (sh *shard) expire(now, grace int64) {
+	looked := 0
+	for id, a := range sh.accounts {
+		if a.expire(now, grace) {
+			delete(sh.accounts, id)
+		}
+		if looked++; looked == 4 {
+			return
+		}
+	}
 }
 
 type dirtyCell struct {
@@ -118,13 +143,19 @@ func (s *Store) decide(request *quota.Request, count int64) (fit int64, yes, no 
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
-	a := sh.accounts[request.Token]
-	if a == nil {
-		if a = new(account); request.Cost > 0 {
-			sh.accounts[request.Token] = a
-		}
+	a, known := sh.accounts[request.Token]
+	if !known {
+		a = new(account)
 	}
 	fit, yes, no, cell := a.Decide(request, count, now)
+	if !known && cell != nil {
+		sh.expire(now, s.grace)
+		sh.accounts[request.Token] = a
+	}
+	if minute := quota.Minute(now); minute > a.tidied {
+		a.tidied = minute
+		a.expire(now, s.grace)
+	}
 	if cell != nil && !cell.Dirty && s.watched.Load() {
 		cell.Dirty = true
 		sh.dirty = append(sh.dirty, dirtyCell{request.Token, cell})
