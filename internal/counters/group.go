@@ -2,6 +2,7 @@ package counters
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/tallygate/tallygate/internal/quota"
@@ -41,7 +42,7 @@ type Group struct {
 // batch is requests that are decided together.
 type batch struct {
 	requests []quota.Request
-	gone     []bool // callers who left before it was sent; nil when none has
+	gone     []bool // whose caller left before it was sent; may be shorter
 	sent     bool
 	results  []quota.Result // valid once done is closed
 	done     chan struct{}
@@ -73,12 +74,44 @@ func (g *Group) Decide(ctx context.Context, request quota.Request) quota.Result 
 	case <-b.done:
 		return b.results[i]
 	case <-ctx.Done():
-		return quota.Result{Err: g.leave(ctx, b, i)}
+		return quota.Result{Err: g.leave(ctx, b, i, 1)}
 	}
 }
 
-// join adds a request to the batch that is sent next.
-func (g *Group) join(ctx context.Context, request quota.Request) (b *batch, i int) {
+// DecideAll decides requests in one batch with those of other callers;
+// results[i] answers requests[i]. A batch takes them all, even where that makes it
+// larger than BatchSize. When ctx ends first each has an error, as in Decide.
+func (g *Group) DecideAll(ctx context.Context, requests []quota.Request) []quota.Result {
+	results := make([]quota.Result, len(requests))
+	fail := func(err error) []quota.Result {
+		for i := range results {
+			results[i] = quota.Result{Err: err}
+		}
+		return results
+	}
+	for i := range requests {
+		if cost := requests[i].Cost; cost < 0 || cost > quota.MaxCost {
+			return fail(fmt.Errorf("request %d: %w", i, ErrCost))
+		}
+	}
+	if ctx.Err() != nil {
+		return fail(leftBeforeSent(ctx))
+	}
+	if len(requests) == 0 {
+		return results
+	}
+	b, first := g.join(ctx, requests...)
+	select {
+	case <-b.done:
+		copy(results, b.results[first:])
+		return results
+	case <-ctx.Done():
+		return fail(g.leave(ctx, b, first, len(requests)))
+	}
+}
+
+// join adds requests to the batch that is sent next.
+func (g *Group) join(ctx context.Context, requests ...quota.Request) (b *batch, first int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.open); n > 0 && len(g.open[n-1].requests) < BatchSize {
@@ -87,27 +120,30 @@ func (g *Group) join(ctx context.Context, request quota.Request) (b *batch, i in
 		b = &batch{done: make(chan struct{})}
 		g.open = append(g.open, b)
 	}
-	b.requests = append(b.requests, request)
+	b.requests = append(b.requests, requests...)
 	if g.running < g.inFlight && g.starting < len(g.open) {
 		g.running++
 		g.starting++
 		// The batch outlives its first caller: others ride on it.
 		go g.run(context.WithoutCancel(ctx))
 	}
-	return b, len(b.requests) - 1
+	return b, len(b.requests) - len(requests)
 }
 
-// leave takes a caller out of a batch, and says whether it was sent.
-func (g *Group) leave(ctx context.Context, b *batch, i int) error {
+// leave takes a caller's n requests out of a batch; its error says whether they
+// were sent.
+func (g *Group) leave(ctx context.Context, b *batch, first, n int) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if b.sent {
-		return unavailable(1, context.Cause(ctx))
+		return unavailable(n, context.Cause(ctx))
 	}
-	if b.gone == nil {
-		b.gone = make([]bool, BatchSize)
+	if more := len(b.requests) - len(b.gone); more > 0 {
+		b.gone = append(b.gone, make([]bool, more)...)
 	}
-	b.gone[i] = true
+	for i := range n {
+		b.gone[first+i] = true
+	}
 	return leftBeforeSent(ctx)
 }
 
@@ -149,14 +185,14 @@ func (b *batch) decide(ctx context.Context, store Batched) {
 	}
 	var stayed []quota.Request
 	for i, request := range b.requests {
-		if !b.gone[i] {
+		if i >= len(b.gone) || !b.gone[i] {
 			stayed = append(stayed, request)
 		}
 	}
 	results := store.DecideAll(ctx, stayed)
 	b.results = make([]quota.Result, len(b.requests))
 	for i, next := 0, 0; i < len(b.requests); i++ {
-		if !b.gone[i] {
+		if i >= len(b.gone) || !b.gone[i] {
 			b.results[i] = results[next]
 			next++
 		}

@@ -102,6 +102,32 @@ func TestACallerWhoseContextEndsReturnsAtOnce(t *testing.T) {
 	}
 }
 
+func TestSeveralRequestsOfOneCallerShareABatch(t *testing.T) {
+	gate := newGate()
+	group := counters.NewGroup(gate, counters.GroupOptions{InFlight: 1})
+	requests := make([]quota.Request, 5)
+	for i := range requests {
+		requests[i] = quota.Request{Token: "T", Cost: int64(i)}
+	}
+	answer := make(chan []quota.Result, 1)
+	go func() { answer <- group.DecideAll(context.Background(), requests) }()
+	if batch := <-gate.arrived; len(batch) != len(requests) {
+		t.Errorf("the batch has %d requests, want %d", len(batch), len(requests))
+	}
+	gate.open <- struct{}{}
+	for i, r := range <-answer {
+		if r.Err != nil || r.At != int64(i) {
+			t.Errorf("request %d got %+v", i, r)
+		}
+	}
+	requests[3].Cost = -1
+	for i, r := range group.DecideAll(context.Background(), requests) {
+		if !errors.Is(r.Err, counters.ErrCost) {
+			t.Errorf("request %d beside one that is out of range: %v", i, r.Err)
+		}
+	}
+}
+
 func TestACostOutOfRangeIsRefusedByName(t *testing.T) {
 	group := counters.NewGroup(newGate(), counters.GroupOptions{})
 	for _, cost := range []int64{-1, quota.MaxCost + 1} {

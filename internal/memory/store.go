@@ -18,7 +18,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tallygate/tallygate/internal/metadata"
 	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/timeseries"
 	"github.com/tallygate/tallygate/internal/token"
 )
 
@@ -54,8 +56,9 @@ type shard struct {
 
 type account struct {
 	quota.Account
-	meta   Meta
-	tidied int64 // epoch minute in which it last forgot what had expired
+	meta   metadata.Meta
+	series map[string]map[int64]timeseries.Point // resource → minute mod span → point
+	tidied int64                                 // epoch minute in which it last forgot what had expired
 }
 
 // skew is how long a window's count is kept after its end, in ms, for a clock
@@ -64,7 +67,7 @@ const skew = 5_000
 
 // expire forgets what has expired, and reports whether nothing is left.
 func (a *account) expire(now, grace int64) (empty bool) {
-	return a.Expire(now-skew, now-grace) && a.meta == Meta{}
+	return a.Expire(now-skew, now-grace) && a.meta == metadata.Meta{}
 }
 
 // expire looks at a few accounts, the next ones in the map's random order, and

@@ -11,7 +11,9 @@ import (
 	"github.com/tallygate/tallygate/internal/quota"
 
 	"github.com/tallygate/tallygate/internal/memory"
+	"github.com/tallygate/tallygate/internal/metadata"
 	"github.com/tallygate/tallygate/internal/quota/quotatest"
+	"github.com/tallygate/tallygate/internal/timeseries"
 	"github.com/tallygate/tallygate/internal/token"
 	"github.com/tallygate/tallygate/internal/usage"
 )
@@ -96,12 +98,35 @@ func TestApplyingTwiceChangesNothing(t *testing.T) {
 	for range 2 {
 		records, err := s.Apply(ctx, []usage.Key{key, {Token: "unknown"}})
 		want := usage.Record{Key: key, Totals: usage.Totals{Admitted: 7, Rejected: 2, Last: last}}
-		if err != nil || len(records) != 1 || records[0] != want {
+		if err != nil || len(records) != 1 || records[0].Record != want {
 			t.Fatalf("Apply = %+v, %v, want %+v", records, err, want)
 		}
-		if m, ok := s.Meta("T"); !ok || m != (memory.Meta{First: last, Last: last, Ops: 7, Rejected: 2}) {
+		points, err := s.Points(ctx, "T", "", key.Minute-1000, key.Minute+1)
+		if err != nil || len(points) != 1 || points[0] != (timeseries.Point{Minute: key.Minute, Admitted: 7, Rejected: 2}) {
+			t.Errorf("Points = %+v, %v", points, err)
+		}
+		if m, ok := s.Meta("T"); !ok || m != (metadata.Meta{First: last, Last: last, Ops: 7, Rejected: 2}) {
 			t.Errorf("Meta = %+v, %t", m, ok)
 		}
+	}
+}
+
+func TestARestoredStoreCountsOn(t *testing.T) {
+	clock := new(quotatest.Clock)
+	clock.Set(quotatest.Epoch())
+	s := memory.New(memory.Options{Now: clock.UnixMilli})
+	ctx := context.Background()
+	key := usage.Key{Token: "T", Resource: "search", Minute: quota.Minute(clock.UnixMilli())}
+	s.Restore([]usage.Record{{Key: key, Totals: usage.Totals{Admitted: 9, Rejected: 2, Last: 60}}})
+	limits := []quota.Limit{{Name: "minute", Quota: 10, Window: time.Minute, Resources: []string{"search"}}}
+	for _, want := range []bool{true, false} {
+		if r := s.Decide(ctx, quota.Request{Token: "T", Resource: "search", Cost: 1, Limits: limits}); r.Allowed != want {
+			t.Errorf("allowed %t with 9 of 10 units restored, want %t", r.Allowed, want)
+		}
+	}
+	applied, err := s.Apply(ctx, []usage.Key{key})
+	if err != nil || len(applied) != 1 || applied[0].Admitted != 10 || applied[0].Rejected != 3 || applied[0].Moved != 2 {
+		t.Errorf("Apply = %+v, %v, want 10 and 3 units of which 2 are new", applied, err)
 	}
 }
 

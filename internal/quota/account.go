@@ -143,6 +143,13 @@ func (a *Account) Cell(resource string, minute int64) *Cell {
 	return a.cells[cellKey{resource, minute}]
 }
 
+// Restore sets a cell's units and returns the cell.
+func (a *Account) Restore(c Cell) *Cell {
+	cell := a.cell(c.Resource, c.Minute)
+	cell.Admitted, cell.Rejected, cell.Refunded, cell.Last = c.Admitted, c.Rejected, c.Refunded, c.Last
+	return cell
+}
+
 // Cells calls yield with every cell until it returns false.
 func (a *Account) Cells(yield func(*Cell) bool) {
 	for _, c := range a.cells {
