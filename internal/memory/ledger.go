@@ -70,28 +70,6 @@ func record(id token.ID, c *quota.Cell) usage.Record {
 	}
 }
 
-// Restore takes over what an earlier store had counted and accounted for, so that
-// minutes that are still in grace go on where they were: a store that began them
-// anew would publish less than was published before.
-func (s *Store) Restore(records []usage.Record) {
-	for _, r := range records {
-		sh := s.shard(r.Token)
-		sh.mu.Lock()
-		a := sh.accounts[r.Token]
-		if a == nil {
-			a = new(account)
-			sh.accounts[r.Token] = a
-		}
-		cell := quota.Cell{
-			Resource: r.Resource, Minute: r.Minute,
-			Admitted: r.Admitted, Rejected: r.Rejected, Refunded: r.Refunded, Last: r.Last * 1000,
-		}
-		cell.Noted.Admitted, cell.Noted.Rejected, cell.Noted.Refunded = r.Admitted, r.Rejected, r.Refunded
-		a.Restore(cell)
-		sh.mu.Unlock()
-	}
-}
-
 // Scan implements tracker.Ledger.
 func (s *Store) Scan(ctx context.Context, found func([]usage.Key)) error {
 	for i := range s.shards {

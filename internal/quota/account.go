@@ -134,16 +134,13 @@ func (a *Account) cell(resource string, minute int64) *Cell {
 	return c
 }
 
-// Restore puts a cell in the place of what was counted of its resource and minute.
-// Limits whose count is not the usage counter itself know nothing of it.
-func (a *Account) Restore(c Cell) { *a.cell(c.Resource, c.Minute) = c }
-
 // Cell returns what was counted of a resource in an epoch minute, nil if nothing.
 func (a *Account) Cell(resource string, minute int64) *Cell {
 	return a.cells[cellKey{resource, minute}]
 }
 
-// Restore sets a cell's units and returns the cell.
+// Restore sets a cell's units and returns the cell. Limits whose count is not the
+// usage counter itself know nothing of it.
 func (a *Account) Restore(c Cell) *Cell {
 	cell := a.cell(c.Resource, c.Minute)
 	cell.Admitted, cell.Rejected, cell.Refunded, cell.Last = c.Admitted, c.Rejected, c.Refunded, c.Last
