@@ -35,17 +35,21 @@ type Store struct {
 
 // engine is what differs between the databases.
 type engine interface {
-	// ingest stores records and events in one transaction, and marks the hours that
-	// they are in as dirty. The records are sorted by key, and no key is there
-	// twice; no event's ID is there twice. It leaves out records for minutes that
-	// have been dropped, and returns how many these were.
-	ingest(ctx context.Context, records []usage.Record, events []usage.Event) (tooLate int, err error)
+	// ingest stores records, of which no key is there twice, in one transaction, and
+	// marks the hours that they are in as dirty. It leaves out those that the state
+	// does not admit, and returns how many these were.
+	ingest(ctx context.Context, records []usage.Record) (tooLate int, err error)
 	// write calls f in a transaction that is committed if f returns nil.
 	write(ctx context.Context, f func(*sql.Tx) error) error
 	// lockHour and lockDay keep ingest and other callers out of an epoch hour or
 	// day until the transaction ends.
 	lockHour(ctx context.Context, tx *sql.Tx, hour int64) error
 	lockDay(ctx context.Context, tx *sql.Tx, day int64) error
+	// lockAudit keeps others from appending events until the transaction ends.
+	lockAudit(ctx context.Context, tx *sql.Tx) error
+	// lockTokens keeps all tokens' names as they are, together with others and with
+	// ingest, or to oneself, to change them.
+	lockTokens(ctx context.Context, tx *sql.Tx, alone bool) error
 	// oldestDay returns the first epoch day that has room for minutes.
 	oldestDay(ctx context.Context, tx *sql.Tx) (day int64, ok bool, err error)
 	// dropDay removes the minutes of an epoch day.

@@ -3,26 +3,103 @@ package history
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"database/sql"
 	"fmt"
 	"slices"
 
+	"github.com/tallygate/tallygate/internal/token"
 	"github.com/tallygate/tallygate/internal/usage"
 )
 
-// Ingest stores a batch in one transaction: all of it or, after an error,
-// nothing, unless the connection broke in the commit. Ingesting the same again,
-// alone or with others, changes nothing.
+// Ingest stores a batch: its records as a whole, and then its events as a whole.
+// After an error some of it may have been stored. Ingesting the same again, alone
+// or with others, changes nothing.
 func (s *Store) Ingest(ctx context.Context, batch usage.Batch) error {
-	records, events := merge(batch.Records), distinct(batch.Events)
-	if len(records) == 0 && len(events) == 0 {
-		return nil
+	if records := merge(batch.Records); len(records) > 0 {
+		tooLate, err := s.engine.ingest(ctx, records)
+		if err != nil {
+			return fmt.Errorf("history: ingest %d records: %w", len(records), err)
+		}
+		s.tooLate.Add(int64(tooLate))
 	}
-	tooLate, err := s.engine.ingest(ctx, records, events)
-	if err != nil {
-		return fmt.Errorf("history: ingest %d records and %d events: %w", len(records), len(events), err)
+	if len(batch.Events) > 0 {
+		err := s.engine.write(ctx, func(tx *sql.Tx) error {
+			// Whoever appends does so alone, or the chain would fork.
+			if err := s.engine.lockAudit(ctx, tx); err != nil {
+				return err
+			}
+			state, err := readState(ctx, tx)
+			if err != nil {
+				return err
+			}
+			return appendEvents(ctx, tx, state.replaceEvents(batch.Events))
+		})
+		if err != nil {
+			return fmt.Errorf("history: ingest %d events: %w", len(batch.Events), err)
+		}
 	}
-	s.tooLate.Add(int64(tooLate))
 	return nil
+}
+
+// state is what decides about a record at the time when it comes.
+type state struct {
+	minutesFrom int64 // epoch minute: those before are dropped
+	erased      []erasure
+}
+
+// erasure says that a token, known by its digest only, is now called otherwise.
+type erasure struct {
+	Digest      []byte
+	Replacement string
+}
+
+func readState(ctx context.Context, tx *sql.Tx) (state, error) {
+	var s state
+	if err := tx.QueryRowContext(ctx, `SELECT minutes_from FROM history_state`).Scan(&s.minutesFrom); err != nil {
+		return s, err
+	}
+	rows, err := tx.QueryContext(ctx, `SELECT digest, replacement FROM erasures`)
+	if err != nil {
+		return s, err
+	}
+	s.erased, err = collect(rows, func(rows *sql.Rows) (e erasure, err error) { return e, rows.Scan(&e.Digest, &e.Replacement) })
+	return s, err
+}
+
+// admit returns the records of minutes that are kept, those of erased tokens under
+// their replacement's name. Keys may be there twice then.
+func (s state) admit(records []usage.Record) []usage.Record {
+	admitted := make([]usage.Record, 0, len(records))
+	for _, r := range records {
+		if r.Minute >= s.minutesFrom {
+			r.Token = s.name(r.Token)
+			admitted = append(admitted, r)
+		}
+	}
+	return admitted
+}
+
+func (s state) replaceEvents(events []usage.Event) []usage.Event {
+	replaced := slices.Clone(events)
+	for i := range replaced {
+		replaced[i].Token = s.name(replaced[i].Token)
+	}
+	return replaced
+}
+
+// name returns the replacement of an erased token, and any other token itself.
+func (s state) name(id token.ID) token.ID {
+	if len(s.erased) == 0 || id == "" {
+		return id
+	}
+	digest := sha256.Sum256([]byte(id))
+	for _, e := range s.erased {
+		if string(e.Digest) == string(digest[:]) {
+			return token.ID(e.Replacement)
+		}
+	}
+	return id
 }
 
 // merge returns the records sorted by key, those with the same key as one.
@@ -45,11 +122,6 @@ func merge(records []usage.Record) []usage.Record {
 	return merged[:n]
 }
 
-// from returns the records of minutes from the given one on.
-func from(records []usage.Record, minute int64) []usage.Record {
-	return slices.DeleteFunc(records, func(r usage.Record) bool { return r.Minute < minute })
-}
-
 // hoursOf returns the epoch hours that the records are in, in order.
 func hoursOf(records []usage.Record) []int64 {
 	var hours []int64
@@ -60,22 +132,4 @@ func hoursOf(records []usage.Record) []int64 {
 	}
 	slices.Sort(hours)
 	return slices.Compact(hours)
-}
-
-// distinct returns the events without those whose ID came before.
-func distinct(events []usage.Event) []usage.Event {
-	seen := make(map[string]bool, len(events))
-	var out []usage.Event
-	for _, e := range events {
-		if !seen[e.ID] {
-			seen[e.ID] = true
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
-// without returns the events whose ID is not among known.
-func without(events []usage.Event, known []string) []usage.Event {
-	return slices.DeleteFunc(slices.Clone(events), func(e usage.Event) bool { return slices.Contains(known, e.ID) })
 }

@@ -3,7 +3,6 @@ package history
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"sync"
@@ -25,6 +24,8 @@ const (
 	lockPartitions = 1
 	// lockAudit is held by whoever appends to the chain.
 	lockAudit = 2
+	// lockTokenNames is held by who erases a token, and shared by all who write usage.
+	lockTokenNames = 3
 
 	lockHours = lockClass + 1 // the number is an epoch hour
 	lockDays  = lockClass + 2 // the number is an epoch day
@@ -130,47 +131,52 @@ UPDATE tokens t SET
 FROM grown g WHERE t.token = g.token`
 )
 
-func (p *postgres) ingest(ctx context.Context, records []usage.Record, events []usage.Event) (tooLate int, err error) {
+func (p *postgres) ingest(ctx context.Context, records []usage.Record) (tooLate int, err error) {
 	if err := p.ensureDays(ctx, records); err != nil {
 		return 0, err
 	}
 	err = pgx.BeginFunc(ctx, p.pool, func(tx pgx.Tx) error {
-		if len(records) > 0 {
-			inTime, err := pgHold(ctx, tx, records)
-			if err != nil {
-				return err
-			}
-			tooLate = len(records) - len(inTime)
-			if len(inTime) > 0 {
-				if err := pgIngestRecords(ctx, tx, inTime); err != nil {
-					return err
-				}
-			}
+		state, err := pgHold(ctx, tx, records)
+		if err != nil {
+			return err
 		}
-		if len(events) > 0 {
-			return pgAppendEvents(ctx, tx, events)
+		inTime := state.admit(records)
+		tooLate = len(records) - len(inTime)
+		if len(inTime) == 0 {
+			return nil
 		}
-		return nil
+		return pgIngestRecords(ctx, tx, merge(inTime))
 	})
 	return tooLate, err
 }
 
 // pgHold takes the hours of the records, together with other writers, against
-// those who roll up and drop; it returns the records whose minutes are not dropped.
-func pgHold(ctx context.Context, tx pgx.Tx, records []usage.Record) ([]usage.Record, error) {
+// those who roll up and drop, and all tokens against those who erase.
+func pgHold(ctx context.Context, tx pgx.Tx, records []usage.Record) (state, error) {
 	var batch pgx.Batch
+	batch.Queue(`SELECT pg_advisory_xact_lock_shared($1, $2)`, lockClass, lockTokenNames)
 	batch.Queue(`SELECT count(pg_advisory_xact_lock_shared($1, h)) FROM unnest($2::int[]) h`, lockHours, hoursOf(records))
 	batch.Queue(`SELECT minutes_from FROM history_state`)
+	batch.Queue(`SELECT digest, replacement FROM erasures`)
 	results := tx.SendBatch(ctx, &batch)
 	defer results.Close()
-	if _, err := results.Exec(); err != nil {
-		return nil, err
+	var s state
+	for range 2 {
+		if _, err := results.Exec(); err != nil {
+			return s, err
+		}
 	}
-	var kept int64
-	if err := results.QueryRow().Scan(&kept); err != nil {
-		return nil, err
+	if err := results.QueryRow().Scan(&s.minutesFrom); err != nil {
+		return s, err
 	}
-	return from(records, kept), results.Close()
+	rows, err := results.Query()
+	if err != nil {
+		return s, err
+	}
+	if s.erased, err = pgx.CollectRows(rows, pgx.RowToStructByPos[erasure]); err != nil {
+		return s, err
+	}
+	return s, results.Close()
 }
 
 func (p *postgres) write(ctx context.Context, f func(*sql.Tx) error) error {
@@ -192,6 +198,20 @@ func (p *postgres) lockHour(ctx context.Context, tx *sql.Tx, hour int64) error {
 
 func (p *postgres) lockDay(ctx context.Context, tx *sql.Tx, day int64) error {
 	_, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockDays, day)
+	return err
+}
+
+func (p *postgres) lockAudit(ctx context.Context, tx *sql.Tx) error {
+	_, err := tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockClass, lockAudit)
+	return err
+}
+
+func (p *postgres) lockTokens(ctx context.Context, tx *sql.Tx, alone bool) error {
+	lock := `SELECT pg_advisory_xact_lock_shared($1, $2)`
+	if alone {
+		lock = `SELECT pg_advisory_xact_lock($1, $2)`
+	}
+	_, err := tx.ExecContext(ctx, lock, lockClass, lockTokenNames)
 	return err
 }
 
@@ -221,48 +241,4 @@ func pgIngestRecords(ctx context.Context, tx pgx.Tx, records []usage.Record) err
 	batch.Queue(pgLockTokens, tokens)
 	batch.Queue(pgIngest, token, resource, minute, admitted, rejected, refunded, last, minMinute, maxMinute)
 	return tx.SendBatch(ctx, &batch).Close()
-}
-
-func pgAppendEvents(ctx context.Context, tx pgx.Tx, events []usage.Event) error {
-	// Whoever appends does so alone, or the chain would fork.
-	if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock($1, $2)`, lockClass, lockAudit); err != nil {
-		return err
-	}
-	ids := make([]string, len(events))
-	for i, e := range events {
-		ids[i] = e.ID
-	}
-	rows, err := tx.Query(ctx, `SELECT id FROM audit_events WHERE id = ANY ($1)`, ids)
-	if err != nil {
-		return err
-	}
-	known, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return err
-	}
-	end := link{}
-	if err := tx.QueryRow(ctx, `SELECT seq, chain FROM audit_head`).Scan(&end.seq, &end.chain); err != nil {
-		return err
-	}
-	var batch pgx.Batch
-	for _, e := range without(events, known) {
-		end = end.next(e)
-		batch.Queue(`INSERT INTO audit_events (seq, id, token, at_ms, kind, actor, reason, before, after, salt, content, chain)
-			VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-			end.seq, e.ID, string(e.Token), e.At, e.Kind, e.Actor, e.Reason, nullable(e.Before), nullable(e.After),
-			end.salt, end.content, end.chain)
-	}
-	if batch.Len() == 0 {
-		return nil
-	}
-	batch.Queue(`UPDATE audit_head SET seq = $1, chain = $2`, end.seq, end.chain)
-	return tx.SendBatch(ctx, &batch).Close()
-}
-
-// nullable returns v as a text column takes it.
-func nullable(v json.RawMessage) any {
-	if v == nil {
-		return nil
-	}
-	return string(v)
 }

@@ -80,7 +80,10 @@ func (s *Store) rollEach(ctx context.Context, step, end int64, roll func(ctx con
 }
 
 func (s *Store) rollHour(ctx context.Context, tx *sql.Tx, hour int64) error {
-	// The day first: whoever rolls it holds nothing else.
+	if err := s.engine.lockTokens(ctx, tx, false); err != nil {
+		return err
+	}
+	// The day before its hour: whoever rolls the day holds no hour.
 	if err := s.engine.lockDay(ctx, tx, hour/24); err != nil {
 		return err
 	}
@@ -99,6 +102,9 @@ func (s *Store) rollHour(ctx context.Context, tx *sql.Tx, hour int64) error {
 }
 
 func (s *Store) rollDay(ctx context.Context, tx *sql.Tx, day int64) error {
+	if err := s.engine.lockTokens(ctx, tx, false); err != nil {
+		return err
+	}
 	if err := s.engine.lockDay(ctx, tx, day); err != nil {
 		return err
 	}

@@ -96,18 +96,15 @@ WHERE u.admitted < excluded.admitted OR u.rejected < excluded.rejected
 	OR u.refunded < excluded.refunded OR u.last_use < excluded.last_use`
 )
 
-func (s *sqlite) ingest(ctx context.Context, records []usage.Record, events []usage.Event) (tooLate int, err error) {
+func (s *sqlite) ingest(ctx context.Context, records []usage.Record) (tooLate int, err error) {
 	err = s.write(ctx, func(tx *sql.Tx) error {
-		var kept int64
-		if err := tx.QueryRowContext(ctx, `SELECT minutes_from FROM history_state`).Scan(&kept); err != nil {
+		state, err := readState(ctx, tx)
+		if err != nil {
 			return err
 		}
-		inTime := from(records, kept)
+		inTime := state.admit(records)
 		tooLate = len(records) - len(inTime)
-		if err := sqliteIngestRecords(ctx, tx, inTime); err != nil {
-			return err
-		}
-		return sqliteAppendEvents(ctx, tx, events)
+		return sqliteIngestRecords(ctx, tx, merge(inTime))
 	})
 	return tooLate, err
 }
@@ -125,8 +122,10 @@ func (s *sqlite) write(ctx context.Context, f func(*sql.Tx) error) error {
 }
 
 // A transaction that writes has the whole file to itself.
-func (s *sqlite) lockHour(context.Context, *sql.Tx, int64) error { return nil }
-func (s *sqlite) lockDay(context.Context, *sql.Tx, int64) error  { return nil }
+func (s *sqlite) lockHour(context.Context, *sql.Tx, int64) error  { return nil }
+func (s *sqlite) lockDay(context.Context, *sql.Tx, int64) error   { return nil }
+func (s *sqlite) lockAudit(context.Context, *sql.Tx) error        { return nil }
+func (s *sqlite) lockTokens(context.Context, *sql.Tx, bool) error { return nil }
 
 func (s *sqlite) oldestDay(ctx context.Context, tx *sql.Tx) (day int64, ok bool, err error) {
 	var oldest sql.NullInt64
@@ -183,36 +182,4 @@ func sqliteIngestRecords(ctx context.Context, tx *sql.Tx, records []usage.Record
 		}
 	}
 	return nil
-}
-
-func sqliteAppendEvents(ctx context.Context, tx *sql.Tx, events []usage.Event) error {
-	if len(events) == 0 {
-		return nil
-	}
-	var known []string
-	for _, e := range events {
-		var there bool
-		if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM audit_events WHERE id = ?)`, e.ID).Scan(&there); err != nil {
-			return err
-		}
-		if there {
-			known = append(known, e.ID)
-		}
-	}
-	var end link
-	if err := tx.QueryRowContext(ctx, `SELECT seq, chain FROM audit_head`).Scan(&end.seq, &end.chain); err != nil {
-		return err
-	}
-	for _, e := range without(events, known) {
-		end = end.next(e)
-		if _, err := tx.ExecContext(ctx, `
-			INSERT INTO audit_events (seq, id, token, at_ms, kind, actor, reason, before, after, salt, content, chain)
-			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-			end.seq, e.ID, string(e.Token), e.At, e.Kind, e.Actor, e.Reason, nullable(e.Before), nullable(e.After),
-			end.salt, end.content, end.chain); err != nil {
-			return err
-		}
-	}
-	_, err := tx.ExecContext(ctx, `UPDATE audit_head SET seq = ?, chain = ?`, end.seq, end.chain)
-	return err
 }

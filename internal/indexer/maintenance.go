@@ -91,6 +91,9 @@ func (m *Maintenance) runOnce(ctx context.Context, now time.Time) error {
 	if err := m.store.MakeRoom(ctx, now, aheadDays); err != nil {
 		return err
 	}
+	if err := m.store.ForgetErasures(ctx, now); err != nil {
+		return err
+	}
 	hours, days, err := m.store.Rollup(ctx, now)
 	m.rolled.Add(float64(hours + days))
 	if err != nil {
