@@ -35,7 +35,13 @@ func (c Cursor) String() string {
 func ParseCursor(s string, order Sort) (Cursor, error) {
 	var c Cursor
 	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || json.Unmarshal(b, &c) != nil || c.Token == "" || c.Value < 0 || c.Value > MaxFigure {
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err == nil {
+		_, err = token.FromTag(string(c.Token)) // every ID is a valid tag
+	}
+	if err != nil || c.Value < 0 || c.Value > MaxFigure {
 		return Cursor{}, fmt.Errorf("%w: pass the one that came with the page before, unchanged", ErrCursor)
 	}
 	if c.Sort != order.String() {

@@ -317,10 +317,10 @@ func (p *parser) moment(f Field, at int, text string) (operand, error) {
 	if seconds, ok := parseAge(text); ok {
 		return operand{n: seconds, age: true}, nil
 	}
-	if t, err := time.Parse(time.DateOnly, text); err == nil && t.Unix() > 0 {
+	if t, err := time.Parse(time.DateOnly, text); err == nil && t.Unix() >= 0 {
 		return operand{n: t.Unix(), day: true}, nil
 	}
-	if t, err := time.Parse(time.RFC3339, text); err == nil && t.Unix() > 0 {
+	if t, err := time.Parse(time.RFC3339, text); err == nil && t.Unix() >= 0 {
 		return operand{n: t.Unix()}, nil
 	}
 	return operand{}, p.fail(at, "%s is compared with an age such as 90m, 36h or 7d, a date such as 2026-11-01, or a time such as 2026-11-01T12:00:00Z", f)

@@ -45,6 +45,9 @@ const (
 	MaxLimit     = 1000
 )
 
+// MaxGroups is the largest number of groups that are returned.
+const MaxGroups = 1000
+
 // Match holds when the field is one of the values or, with Prefix, begins with
 // one of them; Not turns that round. A token without the field matches nothing,
 // and so matches every Not.
@@ -165,9 +168,10 @@ type Source interface {
 	// Search returns a page of the tokens that q asks for, as of now.
 	Search(ctx context.Context, q Query, now time.Time) (Page, error)
 	// Groups adds up the tokens that q asks for by one of the fields that can be
-	// grouped by, the group with the highest ops first; the order and page of q do
-	// not matter. Tokens without the field are in the group "". By no field, "",
-	// there is exactly one group, the sum of all.
+	// grouped by: at most MaxGroups groups, the highest ops first, among equals in
+	// the order of their values. The order and page of q do not matter. Tokens
+	// without the field are in the group "". By no field, "", there is exactly one
+	// group, the sum of all.
 	Groups(ctx context.Context, q Query, by Field, now time.Time) ([]Group, error)
 }
 
