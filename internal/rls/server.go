@@ -56,7 +56,6 @@ func (s Server) Run(ctx context.Context) error {
 		grpc.MaxConcurrentStreams(maxStreams),
 		// Workers that live on spare a call the growth of a fresh stack.
 		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
-		grpc.SharedWriteBuffer(true),
 		grpc.ConnectionTimeout(10 * time.Second),
 	}
 	if s.TLS != nil {
