@@ -4,19 +4,40 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+
+	"github.com/spf13/cobra"
 
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/enforcer"
+	"github.com/tallygate/tallygate/internal/rls"
 	"github.com/tallygate/tallygate/internal/service"
 )
 
 func main() { service.Main(run) }
 
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
-	command := service.Command("enforcer", "Decide which requests may pass", getenv, serve)
+	// In the mode --compat the environment is another program's, translated.
+	translated := getenv
+	command := service.Command("enforcer", "Decide which requests may pass", func(name string) string { return translated(name) }, serve)
+	compat := command.Flags().String("compat", "", "read another program's environment: "+rls.Compat)
+	command.PreRunE = func(*cobra.Command, []string) (err error) {
+		switch *compat {
+		case "":
+			return nil
+		case rls.Compat:
+			var notes []string
+			translated, notes, err = rls.CompatEnv(getenv)
+			for _, note := range notes {
+				fmt.Fprintln(stderr, "note:", note)
+			}
+			return err
+		}
+		return fmt.Errorf("--compat: %q is not known; the only mode is %s", *compat, rls.Compat)
+	}
 	return service.Execute(ctx, command, args, stdout, stderr)
 }
 
@@ -42,11 +63,27 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	e := enforcer.New(group, enforcer.Compile(c), enforcer.Options{Timeout: c.Enforcer.DecideTimeout, Metrics: s.Metrics})
 	mux := http.NewServeMux()
 	e.Register(mux)
-	return s.Run(ctx, c.Enforcer.Server, mux, service.Part{Name: "counters", Run: func(ctx context.Context) error {
+	parts := []service.Part{{Name: "counters", Run: func(ctx context.Context) error {
 		<-ctx.Done()
-		// The HTTP server has drained: what is on its way to Redis goes last.
+		// The servers have drained: what is on its way to Redis goes last.
 		flush, cancel := service.Linger(ctx, c.Enforcer.DrainTimeout)
 		defer cancel()
 		return group.Close(flush)
-	}})
+	}}}
+	if c.RLS.ConfigDir != "" {
+		gateway, err := rls.NewGateway(c.RLS, group, rls.GatewayOptions{
+			Timeout: c.Enforcer.DecideTimeout, DrainTimeout: c.Enforcer.DrainTimeout, Metrics: s.Metrics, Log: s.Log,
+		})
+		if err != nil {
+			return err
+		}
+		defer gateway.Close()
+		gateway.Service.Register(mux)
+		s.Log.Info("rate limit service", "address", gateway.Addr().String(), "domains", len(gateway.Source.Rules().Domains()))
+		parts = append([]service.Part{
+			{Name: "rls", Run: gateway.Run},
+			{Name: "rules", Run: gateway.Source.Run},
+		}, parts...)
+	}
+	return s.Run(ctx, c.Enforcer.Server, mux, parts...)
 }

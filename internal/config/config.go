@@ -29,6 +29,7 @@ type Config struct {
 
 	Counters Counters `yaml:"counters"`
 	Enforcer Enforcer `yaml:"enforcer"`
+	RLS      RLS      `yaml:"rls"`
 	Tracker  Tracker  `yaml:"tracker"`
 	Indexer  Indexer  `yaml:"indexer"`
 	Bus      Bus      `yaml:"bus"`
@@ -165,6 +166,7 @@ func Default() *Config {
 		Redis:     Redis{URL: "redis://127.0.0.1:6379/0", DialTimeout: 2 * time.Second, PoolSize: 16},
 		Counters:  Counters{Grace: 10 * time.Minute},
 		Enforcer:  Enforcer{Server: server("80"), DecideTimeout: time.Second},
+		RLS:       defaultRLS(),
 		Tracker: Tracker{
 			Server: server("85"), ManageNotifications: true,
 			FlushInterval: 100 * time.Millisecond, RescanInterval: time.Minute,

@@ -35,6 +35,7 @@ func (c *Config) validate(wrong report) {
 	oneOf(wrong, "log.format", c.Log.Format, "text", "json")
 	oneOf(wrong, "bus.kind", c.Bus.Kind, "redis")
 	c.Redis.validate(wrong)
+	c.RLS.validate(wrong)
 	between(wrong, "counters.grace", c.Counters.Grace, time.Minute, MaxGrace)
 	between(wrong, "enforcer.decide_timeout", c.Enforcer.DecideTimeout, time.Millisecond, time.Minute)
 	between(wrong, "tracker.flush_interval", c.Tracker.FlushInterval, time.Millisecond, time.Minute)

@@ -63,6 +63,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
+// loaded counts a load of the rules.
+func (m *metrics) loaded(ok bool) {
+	outcome := "refused"
+	if ok {
+		outcome = "loaded"
+	}
+	m.loads.WithLabelValues(outcome).Inc()
+}
+
 // of returns the counts of a rule for a descriptor.
 func (m *metrics) of(rl *rule, entries []*common.RateLimitDescriptor_Entry, trail []*node) *counts {
 	if !rl.detailed && !rl.valuesInMetric {

@@ -24,7 +24,8 @@ import (
 // goroutines at once and gathers their calls by itself.
 type Store interface {
 	Decide(ctx context.Context, request quota.Request) quota.Result
-	// DecideAll decides several in one call; results[i] answers requests[i].
+	// DecideAll decides several in one call; results[i] answers requests[i]. It
+	// keeps nothing of requests once it has returned.
 	DecideAll(ctx context.Context, requests []quota.Request) []quota.Result
 }
 
@@ -315,8 +316,7 @@ func (p *plan) ask(ctx context.Context, s *Service) error {
 		p.one[0] = s.store.Decide(ctx, p.requests[0])
 		p.results = p.one[:]
 	} else {
-		// The store may keep them beyond this call, should the caller leave.
-		p.results = s.store.DecideAll(ctx, append([]quota.Request(nil), p.requests...))
+		p.results = s.store.DecideAll(ctx, p.requests)
 	}
 	for i := range p.asked {
 		a := &p.asked[i]

@@ -24,8 +24,8 @@ const at = 1_767_225_600_000 - 10_250
 
 func store() *memory.Store { return memory.New(memory.Options{Now: func() int64 { return at }}) }
 
-// service answers by rules written in YAML.
-func service(t testing.TB, store Store, o Options, yaml string) *Service {
+// serviceOf answers by rules written in YAML.
+func serviceOf(t testing.TB, store Store, o Options, yaml string) *Service {
 	rules := load(t, "rules.yaml", yaml)
 	return New(func() *Rules { return rules }, store, o)
 }
@@ -79,7 +79,7 @@ func ask(descriptors ...*common.RateLimitDescriptor) *pb.RateLimitRequest {
 const three = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: minute, requests_per_unit: 3, name: general}}\n"
 
 func TestAStatusTellsTheLimitWhatRemainsAndWhenItResets(t *testing.T) {
-	s := service(t, store(), Options{}, three)
+	s := serviceOf(t, store(), Options{}, three)
 	for remaining := 2; remaining >= 0; remaining-- {
 		st := expect(t, s, "o:o", ask(descriptor("k", "v"))).Statuses[0]
 		if l := st.CurrentLimit; st.LimitRemaining != uint32(remaining) || l.RequestsPerUnit != 3 || l.Unit != pb.RateLimitResponse_RateLimit_MINUTE || l.Name != "general" {
@@ -97,7 +97,7 @@ func TestAStatusTellsTheLimitWhatRemainsAndWhenItResets(t *testing.T) {
 }
 
 func TestHitsAreTheDescriptorsOwnOrTheRequestsAndAtLeastOne(t *testing.T) {
-	s := service(t, store(), Options{}, three)
+	s := serviceOf(t, store(), Options{}, three)
 	remaining := func(want uint32, r *pb.RateLimitRequest) {
 		t.Helper()
 		if got := call(t, s, r).Statuses[0].LimitRemaining; got != want {
@@ -119,7 +119,7 @@ func TestHitsAreTheDescriptorsOwnOrTheRequestsAndAtLeastOne(t *testing.T) {
 }
 
 func TestWhatNoRuleMatchesIsOKWithoutALimit(t *testing.T) {
-	s := service(t, store(), Options{}, three)
+	s := serviceOf(t, store(), Options{}, three)
 	for _, r := range []*pb.RateLimitRequest{
 		ask(descriptor("other", "v")),
 		ask(descriptor("k", "v", "deeper", "v")),
@@ -133,7 +133,7 @@ func TestWhatNoRuleMatchesIsOKWithoutALimit(t *testing.T) {
 }
 
 func TestStatusesStandInTheOrderOfTheDescriptorsAndOneOverIsOver(t *testing.T) {
-	s := service(t, store(), Options{}, three+"- {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}\n")
+	s := serviceOf(t, store(), Options{}, three+"- {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}\n")
 	r := ask(descriptor("nothing", "x"), descriptor("one", "x"), descriptor("k", "x"))
 	expect(t, s, "o:ooo", r)
 	response := expect(t, s, "X:oXo", r)
@@ -143,7 +143,7 @@ func TestStatusesStandInTheOrderOfTheDescriptorsAndOneOverIsOver(t *testing.T) {
 }
 
 func TestALimitOfNothingRefusesEverythingButALook(t *testing.T) {
-	s := service(t, store(), Options{}, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 0}}]")
+	s := serviceOf(t, store(), Options{}, "domain: d\ndescriptors: [{key: k, rate_limit: {unit: minute, requests_per_unit: 0}}]")
 	st := expect(t, s, "X:X", ask(descriptor("k", "v"))).Statuses[0]
 	if st.CurrentLimit == nil || st.LimitRemaining != 0 || st.DurationUntilReset.GetSeconds() != 11 {
 		t.Errorf("got %v", st)
@@ -152,14 +152,14 @@ func TestALimitOfNothingRefusesEverythingButALook(t *testing.T) {
 }
 
 func TestAnUnlimitedRuleIsOKAndKnownByItsRemainder(t *testing.T) {
-	s := service(t, broken{}, Options{}, "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]")
+	s := serviceOf(t, broken{}, Options{}, "domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: true}}]")
 	if st := expect(t, s, "o:o", ask(descriptor("k", "v"))).Statuses[0]; st.LimitRemaining != math.MaxUint32 || st.CurrentLimit != nil {
 		t.Errorf("got %v", st)
 	}
 }
 
 func TestARequestMayBringItsOwnLimit(t *testing.T) {
-	s := service(t, store(), Options{}, "domain: d\ndescriptors: [{key: k, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 3}}]")
+	s := serviceOf(t, store(), Options{}, "domain: d\ndescriptors: [{key: k, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 3}}]")
 	own := descriptor("k", "v")
 	own.Limit = &common.RateLimitDescriptor_RateLimitOverride{RequestsPerUnit: 1, Unit: typev3.RateLimitUnit_HOUR}
 	if st := expect(t, s, "o:o", ask(own)).Statuses[0]; st.CurrentLimit.RequestsPerUnit != 1 || st.CurrentLimit.Unit != pb.RateLimitResponse_RateLimit_HOUR {
@@ -177,7 +177,7 @@ func TestARequestMayBringItsOwnLimit(t *testing.T) {
 
 func TestShadowModeCountsAndNeverRefuses(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	s := service(t, store(), Options{Metrics: registry}, "domain: d\ndescriptors: [{key: k, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}]")
+	s := serviceOf(t, store(), Options{Metrics: registry}, "domain: d\ndescriptors: [{key: k, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}]")
 	expect(t, s, "o:o", ask(descriptor("k", "v")))
 	if st := expect(t, s, "o:o", ask(descriptor("k", "v"))).Statuses[0]; st.LimitRemaining != 0 || st.CurrentLimit == nil {
 		t.Errorf("got %v", st)
@@ -185,13 +185,13 @@ func TestShadowModeCountsAndNeverRefuses(t *testing.T) {
 	if got := testutil.ToFloat64(s.metrics.hits.WithLabelValues("d.k", shadowed)); got != 1 {
 		t.Errorf("%v shadowed", got)
 	}
-	global := service(t, store(), Options{ShadowMode: true}, three)
+	global := serviceOf(t, store(), Options{ShadowMode: true}, three)
 	expect(t, global, "o:o", ask(withHits(descriptor("k", "v"), 3)))
 	expect(t, global, "o:X", ask(descriptor("k", "v"))) // the statuses tell
 }
 
 func TestQuotaModeRefusesOnlyTogether(t *testing.T) {
-	s := service(t, store(), Options{}, `
+	s := serviceOf(t, store(), Options{}, `
 domain: d
 descriptors:
   - {key: a, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}
@@ -205,14 +205,14 @@ descriptors:
 	expect(t, s, "X:X", ask(descriptor("a", "")))
 	expect(t, s, "X:XoX", ask(descriptor("a", ""), descriptor("none", ""), descriptor("c", "")))
 
-	global := service(t, store(), Options{QuotaMode: true}, three)
+	global := serviceOf(t, store(), Options{QuotaMode: true}, three)
 	expect(t, global, "o:o", ask(withHits(descriptor("k", "v"), 3)))
 	expect(t, global, "X:X", ask(descriptor("k", "v")))
 	expect(t, global, "o:Xo", ask(descriptor("k", "v"), descriptor("k", "w")))
 }
 
 func TestAReplacedLimitIsNotAskedAndKeepsItsCount(t *testing.T) {
-	s := service(t, store(), Options{}, three+"- {key: special, rate_limit: {unit: minute, requests_per_unit: 9, replaces: [{name: general}]}}\n")
+	s := serviceOf(t, store(), Options{}, three+"- {key: special, rate_limit: {unit: minute, requests_per_unit: 9, replaces: [{name: general}]}}\n")
 	response := expect(t, s, "o:oo", ask(descriptor("k", "v"), descriptor("special", "v")))
 	if response.Statuses[0].CurrentLimit != nil || response.Statuses[1].LimitRemaining != 8 {
 		t.Errorf("got %v", response)
@@ -223,7 +223,7 @@ func TestAReplacedLimitIsNotAskedAndKeepsItsCount(t *testing.T) {
 }
 
 func TestValuesOfOnePatternShareItsLimitOnRequest(t *testing.T) {
-	s := service(t, store(), Options{}, `
+	s := serviceOf(t, store(), Options{}, `
 domain: d
 descriptors:
   - {key: file, value: a*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 1}}
@@ -253,7 +253,7 @@ descriptors:
 		return call(t, s, ask(withHits(descriptor("user", "u"), 0))).Statuses[0].LimitRemaining
 	}
 	memory := store()
-	s := service(t, memory, Options{}, "domain: d\natomic: true"+rules)
+	s := serviceOf(t, memory, Options{}, "domain: d\natomic: true"+rules)
 	expect(t, s, "o:oo", both("/a"))
 	if st := expect(t, s, "X:oX", both("/a")).Statuses[0]; st.LimitRemaining != 4 {
 		t.Errorf("the other limit says %v", st)
@@ -273,7 +273,7 @@ descriptors:
 		t.Errorf("a shadowed limit refused something: %d remain, want 2", got)
 	}
 
-	s = service(t, store(), Options{}, "domain: d"+rules)
+	s = serviceOf(t, store(), Options{}, "domain: d"+rules)
 	expect(t, s, "o:oo", both("/a"))
 	expect(t, s, "X:oX", both("/a"))
 	if got := remaining(s); got != 3 {
@@ -282,7 +282,7 @@ descriptors:
 }
 
 func TestHeadersTellOfTheLimitThatIsClosest(t *testing.T) {
-	s := service(t, store(), Options{Headers: &HeaderNames{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}}, three+
+	s := serviceOf(t, store(), Options{Headers: &HeaderNames{"RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"}}, three+
 		"- {key: one, rate_limit: {unit: hour, requests_per_unit: 1}}\n- {key: soft, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}\n")
 	headers := func(r *pb.RateLimitResponse) (all []string) {
 		for _, h := range r.ResponseHeadersToAdd {
@@ -306,7 +306,7 @@ func TestHeadersTellOfTheLimitThatIsClosest(t *testing.T) {
 }
 
 func TestDynamicMetadataTellsWhatWasAskedAndWhatThePassedRulesSay(t *testing.T) {
-	s := service(t, store(), Options{DynamicMetadata: true}, `
+	s := serviceOf(t, store(), Options{DynamicMetadata: true}, `
 domain: d
 descriptors:
   - {key: a, metadata: {tier: gold, more: {x: 1}}, rate_limit: {unit: minute, requests_per_unit: 9}}
@@ -330,7 +330,7 @@ descriptors:
 }
 
 func TestARequestThatAsksNothingIsRefused(t *testing.T) {
-	s := service(t, store(), Options{}, three)
+	s := serviceOf(t, store(), Options{}, three)
 	for _, r := range []*pb.RateLimitRequest{{}, {Domain: "d"}, {Descriptors: ask(descriptor("k", "v")).Descriptors}} {
 		if _, err := s.ShouldRateLimit(t.Context(), r); status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%v: %v", r, err)
@@ -354,7 +354,7 @@ func (b broken) DecideAll(ctx context.Context, requests []quota.Request) []quota
 }
 
 func TestWithoutItsStoreACallIsUnavailableNeverOK(t *testing.T) {
-	s := service(t, broken{}, Options{}, three)
+	s := serviceOf(t, broken{}, Options{}, three)
 	for _, r := range []*pb.RateLimitRequest{ask(descriptor("k", "v")), ask(descriptor("k", "v"), descriptor("k", "w"))} {
 		if _, err := s.ShouldRateLimit(t.Context(), r); status.Code(err) != codes.Unavailable {
 			t.Errorf("%v: %v", r, err)
@@ -365,7 +365,7 @@ func TestWithoutItsStoreACallIsUnavailableNeverOK(t *testing.T) {
 
 func TestMetricsAreLabelledByRuleUnlessTheRuleAsksForValues(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	s := service(t, store(), Options{Metrics: registry}, `
+	s := serviceOf(t, store(), Options{Metrics: registry}, `
 domain: d
 descriptors:
   - {key: plain, `+limitOf+`}

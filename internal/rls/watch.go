@@ -18,6 +18,7 @@ type Source struct {
 	options LoadOptions
 	log     *slog.Logger
 	current atomic.Pointer[Rules]
+	loaded  func(ok bool) // told of every load; nil is nobody
 
 	// Only Open and Run touch these.
 	seen    []file // what was loaded or refused last
@@ -75,6 +76,9 @@ func (s *Source) refresh() (changed bool, err error) {
 	}
 	rules, warnings, err := Load(s.dir, s.options)
 	s.seen = files
+	if s.loaded != nil {
+		s.loaded(err == nil)
+	}
 	if err != nil {
 		return false, err
 	}
