@@ -38,6 +38,10 @@ lint: ## go vet, staticcheck and gofumpt
 fmt: ## format the code
 	$(TOOL) gofumpt -w .
 
+.PHONY: docs
+docs: ## make the generated documents again
+	go test ./internal/docstest -update
+
 .PHONY: cover
 cover: servers ## show the test coverage per package, across packages
 	go test -coverpkg=./... -coverprofile=cover.out ./...
