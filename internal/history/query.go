@@ -3,14 +3,13 @@ package history
 import (
 	"context"
 	"database/sql"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/tallygate/tallygate/internal/query"
 	"github.com/tallygate/tallygate/internal/token"
 	"github.com/tallygate/tallygate/internal/usage"
 )
@@ -28,50 +27,25 @@ type Token struct {
 // Errors that callers tell apart; they are wrapped with what was wrong.
 var (
 	ErrUnknownToken = errors.New("unknown token")
-	ErrSort         = errors.New("invalid sort")
-	ErrCursor       = errors.New("invalid cursor")
 	ErrSpan         = errors.New("invalid span")
+	ErrSort         = query.ErrSort
+	ErrCursor       = query.ErrCursor
 )
 
-// columns are what tokens can be sorted by: name and column.
-var columns = []struct{ name, column string }{
-	{"ops", "ops"},
-	{"rejected", "rejected"},
-	{"refunded", "refunded"},
-	{"first", "first_use"},
-	{"last", "last_use"},
-	{"token", "token"},
-}
-
-// Sort is an order of tokens. Tokens that are equal in it follow their IDs. The
-// zero value is the highest ops first.
-type Sort struct {
-	column  int // index in columns
-	forward bool
-}
+// Sort is an order of tokens; the zero value is the highest ops first.
+type Sort = query.Sort
 
 // ParseSort parses ops, rejected, refunded, first, last or token, with a minus
 // sign before it for the highest first. The error wraps ErrSort.
 func ParseSort(s string) (Sort, error) {
-	name, descending := strings.CutPrefix(s, "-")
-	for i, c := range columns {
-		if c.name == name {
-			return Sort{column: i, forward: !descending}, nil
-		}
+	sort, err := query.ParseSort(s)
+	if err != nil {
+		return Sort{}, err
 	}
-	names := make([]string, len(columns))
-	for i, c := range columns {
-		names[i] = c.name
+	if columns[sort.Field] == "" {
+		return Sort{}, fmt.Errorf("%w: the history does not know the %s; sort by ops, rejected, refunded, first, last or token", ErrSort, sort.Field)
 	}
-	return Sort{}, fmt.Errorf("%w: %.32q is none of %s, with a minus sign for the highest first", ErrSort, s, strings.Join(names, ", "))
-}
-
-// String returns what ParseSort parses.
-func (s Sort) String() string {
-	if s.forward {
-		return columns[s.column].name
-	}
-	return "-" + columns[s.column].name
+	return sort, nil
 }
 
 // Page asks for tokens from where another page ended.
@@ -85,88 +59,19 @@ type Page struct {
 }
 
 // MaxPage is the largest page.
-const MaxPage = 1000
-
-// cursor is where a page ended: the last token and its place in the order.
-type cursor struct {
-	Sort  string   `json:"s"`
-	Value int64    `json:"v"`
-	Token token.ID `json:"t"`
-}
-
-func (c cursor) String() string {
-	b, _ := json.Marshal(c) // cannot fail
-	return base64.RawURLEncoding.EncodeToString(b)
-}
-
-func parseCursor(s string, order Sort) (cursor, error) {
-	var c cursor
-	b, err := base64.RawURLEncoding.DecodeString(s)
-	if err != nil || json.Unmarshal(b, &c) != nil {
-		return c, fmt.Errorf("%w: pass the one that came with the page before, unchanged", ErrCursor)
-	}
-	if c.Sort != order.String() {
-		return c, fmt.Errorf("%w: it belongs to the order %.32q; keep the order from page to page", ErrCursor, c.Sort)
-	}
-	return c, nil
-}
+const MaxPage = query.MaxLimit
 
 // Tokens returns a page of tokens and the cursor of the next, "" after the last.
 func (s *Store) Tokens(ctx context.Context, page Page) ([]Token, string, error) {
-	column, direction, beyond := columns[page.Sort.column].column, "DESC", "<"
-	if page.Sort.forward {
-		direction, beyond = "ASC", ">"
-	}
-	query, args := "SELECT "+tokenColumns+" FROM tokens", []any{page.Limit + 1}
-	if page.After != "" {
-		c, err := parseCursor(page.After, page.Sort)
-		if err != nil {
-			return nil, "", err
-		}
-		if column == "token" {
-			query += fmt.Sprintf(" WHERE token %s $2", beyond)
-			args = append(args, string(c.Token))
-		} else {
-			query += fmt.Sprintf(" WHERE (%s, token) %s ($2, $3)", column, beyond)
-			args = append(args, c.Value, string(c.Token))
-		}
-	}
-	if column == "token" {
-		query += fmt.Sprintf(" ORDER BY token %s LIMIT $1", direction)
-	} else {
-		query += fmt.Sprintf(" ORDER BY %s %[2]s, token %[2]s LIMIT $1", column, direction)
-	}
-	rows, err := s.db.QueryContext(ctx, query, args...)
+	found, err := s.Search(ctx, query.Query{Sort: page.Sort, Limit: page.Limit, After: page.After}, time.Time{})
 	if err != nil {
-		return nil, "", fmt.Errorf("history: read tokens: %w", err)
+		return nil, "", err
 	}
-	tokens, err := collect(rows, scanToken)
-	if err != nil {
-		return nil, "", fmt.Errorf("history: read tokens: %w", err)
+	tokens := make([]Token, len(found.Rows))
+	for i, r := range found.Rows {
+		tokens[i] = Token{ID: r.Token, Ops: r.Ops, Rejected: r.Rejected, Refunded: r.Refunded, First: r.First, Last: r.Last}
 	}
-	if len(tokens) <= page.Limit {
-		return tokens, "", nil
-	}
-	tokens = tokens[:page.Limit]
-	last := tokens[len(tokens)-1]
-	return tokens, cursor{page.Sort.String(), page.Sort.value(last), last.ID}.String(), nil
-}
-
-// value returns what t is sorted by, 0 when that is its ID.
-func (s Sort) value(t Token) int64 {
-	switch columns[s.column].name {
-	case "ops":
-		return t.Ops
-	case "rejected":
-		return t.Rejected
-	case "refunded":
-		return t.Refunded
-	case "first":
-		return t.First
-	case "last":
-		return t.Last
-	}
-	return 0
+	return tokens, found.Next, nil
 }
 
 const tokenColumns = "token, ops, rejected, refunded, first_use, last_use"
@@ -362,9 +267,9 @@ func (s *Store) Top(ctx context.Context, from, to time.Time, sort Sort, limit in
 	}
 	var args []any
 	where := "true" + in("resource", resources, &args)
-	column, direction := columns[sort.column].column, "DESC"
-	if sort.forward {
-		direction = "ASC"
+	column, direction, _, err := order(sort)
+	if err != nil {
+		return nil, err
 	}
 	var top []Token
 	err = s.look(ctx, func(v *view) error {
