@@ -46,3 +46,39 @@ func (s *Store) Migrate(ctx context.Context) error {
 	}
 	return fmt.Errorf("history: migrate the schema: %w", err)
 }
+
+// MigrateTo moves the schema to a version, forward or back. Going back drops what
+// came with the versions in between, and what is in it.
+func (s *Store) MigrateTo(ctx context.Context, version int64) error {
+	m, err := s.engine.migrator()
+	if err != nil {
+		return err
+	}
+	now, err := m.GetDBVersion(ctx)
+	if err != nil {
+		return fmt.Errorf("history: read the schema's version: %w", err)
+	}
+	if version >= now {
+		_, err = m.UpTo(ctx, version)
+	} else {
+		_, err = m.DownTo(ctx, version)
+	}
+	if err != nil {
+		return fmt.Errorf("history: migrate the schema from version %d to %d: %w", now, version, err)
+	}
+	return nil
+}
+
+// SchemaVersion returns the version that the schema is at: the number of the last
+// migration.
+func (s *Store) SchemaVersion(ctx context.Context) (int64, error) {
+	m, err := s.engine.migrator()
+	if err != nil {
+		return 0, err
+	}
+	version, err := m.GetDBVersion(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("history: read the schema's version: %w", err)
+	}
+	return version, nil
+}

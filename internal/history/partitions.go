@@ -44,6 +44,14 @@ func (p *postgres) makeDays(ctx context.Context, from, to int64) error {
 	return nil
 }
 
+// forgetDays makes the next ingest look again which partitions there are: somebody
+// has removed one.
+func (p *postgres) forgetDays() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	clear(p.days)
+}
+
 // makeDay makes the partition of an epoch day unless it exists or has been
 // dropped. Attaching a table disturbs neither readers nor writers of the others,
 // as CREATE TABLE … PARTITION OF would.

@@ -3,12 +3,14 @@ package history
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
@@ -16,6 +18,9 @@ import (
 
 	"github.com/tallygate/tallygate/internal/usage"
 )
+
+// noPartition is the SQLSTATE for a row that no partition takes.
+const noPartition = "23514"
 
 // Advisory locks: a class and a number in it.
 const (
@@ -147,6 +152,10 @@ func (p *postgres) ingest(ctx context.Context, records []usage.Record) (tooLate 
 		}
 		return pgIngestRecords(ctx, tx, merge(inTime))
 	})
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && refused.Code == noPartition {
+		p.forgetDays()
+	}
 	return tooLate, err
 }
 

@@ -26,7 +26,7 @@ var columns = map[query.Field]string{
 	query.Last:     "last_use",
 }
 
-// words are the fields that can be matched and grouped by; absent is ''.
+// words are the fields that can be matched and grouped by; absent is ”.
 var words = map[query.Field]string{
 	query.Policy: "coalesce(a.policy, '')",
 	query.Owner:  "coalesce(a.owner, '')",
@@ -126,7 +126,7 @@ func (s *Store) Groups(ctx context.Context, q query.Query, by query.Field, now t
 	if err != nil {
 		return nil, err
 	}
-	group := " GROUP BY 1 ORDER BY 3 DESC, 1"
+	group := fmt.Sprintf(" GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT %d", query.MaxGroups)
 	if by == "" {
 		group = "" // one group, though it be of no tokens
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/pressly/goose/v3"
@@ -28,9 +26,6 @@ const (
 )
 
 func openSQLite(ctx context.Context, path string) (*Store, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, fmt.Errorf("history: make the folder of the SQLite file: %w", err)
-	}
 	uri := "file:" + strings.NewReplacer("%", "%25", "?", "%3f", "#", "%23").Replace(path)
 	writer, err := sql.Open("sqlite", uri+sqliteWriter)
 	if err != nil {

@@ -3,9 +3,9 @@
 -- +goose Up
 CREATE TABLE token_attributes (
     token  text COLLATE "C" PRIMARY KEY,
-    policy text NOT NULL DEFAULT '',
-    owner  text NOT NULL DEFAULT '',
-    status text NOT NULL DEFAULT '',   -- '' is active
+    policy text COLLATE "C" NOT NULL DEFAULT '',
+    owner  text COLLATE "C" NOT NULL DEFAULT '',
+    status text COLLATE "C" NOT NULL DEFAULT '',   -- '' is active
     labels text NOT NULL DEFAULT '[]', -- JSON: sorted strings
     marks  text NOT NULL DEFAULT '{}'  -- JSON: attribute → [unix ms, ID] of the event that set it
 );
@@ -14,7 +14,7 @@ CREATE INDEX token_attributes_owner ON token_attributes (owner);
 
 CREATE TABLE token_labels (
     token text COLLATE "C" NOT NULL,
-    label text NOT NULL,
+    label text COLLATE "C" NOT NULL,
     PRIMARY KEY (label, token)
 );
 
