@@ -155,7 +155,9 @@ func TestStartUpFailuresAreOneClearError(t *testing.T) {
 		"debug port in use": {nil, map[string]string{"TALLYGATE_REDIS_URL": "redis://:secret-word@" + server.Addr, "TALLYGATE_ENFORCER_LISTEN": "127.0.0.1:0", "TALLYGATE_ENFORCER_DEBUG_LISTEN": server.Addr}, "enforcer.debug_listen"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := run(context.Background(), c.args, func(name string) string { return c.env[name] }, io.Discard, io.Discard)
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // one that starts after all must not hang
+			defer cancel()
+			err := run(ctx, c.args, func(name string) string { return c.env[name] }, io.Discard, io.Discard)
 			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "guess") || strings.Contains(err.Error(), "secret-word") {
 				t.Errorf("got %v, want %s", err, c.want)
 			}

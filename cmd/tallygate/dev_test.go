@@ -178,7 +178,9 @@ func TestDevStartUpFailuresNameTheFlag(t *testing.T) {
 	} {
 		args, _, _ := devArgs(t, change...)
 		var out output
-		err := run(context.Background(), args, noEnv, &out, io.Discard)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // one that starts after all must not hang
+		err := run(ctx, args, noEnv, &out, io.Discard)
+		cancel()
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%v: got %v, want %s", change, err, want)
 		}

@@ -114,8 +114,6 @@ type Tracker struct {
 	// FlushInterval is how long changes of a counter are gathered before they are
 	// accounted for. Default 100ms.
 	FlushInterval time.Duration `yaml:"flush_interval"`
-	// RescanInterval is the pace of the scan that finds what notifications missed. Default 1m.
-	RescanInterval time.Duration `yaml:"rescan_interval"`
 }
 
 // Indexer configures the service that keeps and answers.
@@ -131,6 +129,9 @@ type Bus struct {
 	Stream string `yaml:"stream"`
 	// Group is the consumer group of the indexers. Default indexer.
 	Group string `yaml:"group"`
+	// ClaimAfter is how long an indexer may hold records before it counts as dead
+	// and another one takes them over. Default 1m.
+	ClaimAfter time.Duration `yaml:"claim_after"`
 }
 
 // History says where usage is kept for good.
@@ -169,10 +170,10 @@ func Default() *Config {
 		RLS:       defaultRLS(),
 		Tracker: Tracker{
 			Server: server("85"), ManageNotifications: true,
-			FlushInterval: 100 * time.Millisecond, RescanInterval: time.Minute,
+			FlushInterval: 100 * time.Millisecond,
 		},
 		Indexer:       Indexer{Server: server("90")},
-		Bus:           Bus{Kind: "redis", Stream: "tallygate:usage", Group: "indexer"},
+		Bus:           Bus{Kind: "redis", Stream: "tallygate:usage", Group: "indexer", ClaimAfter: time.Minute},
 		History:       History{URL: "sqlite:tallygate.db"},
 		DefaultPolicy: "default",
 	}

@@ -141,14 +141,14 @@ func TestTheEnvironmentOverridesTheFile(t *testing.T) {
 		"TALLYGATE_REDIS_CLUSTER", "true",
 		"TALLYGATE_REDIS_PASSWORD_FILE", secret,
 		"TALLYGATE_ENFORCER_LISTEN", "0.0.0.0:80",
-		"TALLYGATE_TRACKER_RESCAN_INTERVAL", "30s",
+		"TALLYGATE_TRACKER_FLUSH_INTERVAL", "30s",
 	))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(c.Redis.URL) != "redis://env:2" || !slices.Equal(c.Redis.Addresses, []string{"a:1", "b:2"}) || !c.Redis.Cluster ||
 		string(c.Redis.Password) != "from a file" || c.Enforcer.Listen != "0.0.0.0:80" ||
-		c.Tracker.RescanInterval != 30*time.Second || c.Counters.Grace != 5*time.Minute {
+		c.Tracker.FlushInterval != 30*time.Second || c.Counters.Grace != 5*time.Minute {
 		t.Errorf("got %+v", c)
 	}
 	if _, err := Load("", env("TALLYGATE_POLICIES", "x")); err == nil || !strings.Contains(err.Error(), "put policies into the file") {

@@ -39,7 +39,6 @@ func (c *Config) validate(wrong report) {
 	between(wrong, "counters.grace", c.Counters.Grace, time.Minute, MaxGrace)
 	between(wrong, "enforcer.decide_timeout", c.Enforcer.DecideTimeout, time.Millisecond, time.Minute)
 	between(wrong, "tracker.flush_interval", c.Tracker.FlushInterval, time.Millisecond, time.Minute)
-	between(wrong, "tracker.rescan_interval", c.Tracker.RescanInterval, time.Second, c.Counters.Grace)
 	for key, server := range map[string]Server{"enforcer": c.Enforcer.Server, "tracker": c.Tracker.Server, "indexer": c.Indexer.Server} {
 		address(wrong, key+".listen", server.Listen)
 		if server.DebugListen != "" {
@@ -47,6 +46,7 @@ func (c *Config) validate(wrong report) {
 		}
 		between(wrong, key+".drain_timeout", server.DrainTimeout, time.Millisecond, 10*time.Minute)
 	}
+	between(wrong, "bus.claim_after", c.Bus.ClaimAfter, 100*time.Millisecond, time.Hour)
 	if c.Bus.Stream == "" || strings.HasPrefix(c.Bus.Stream, "{"+c.Namespace+":") {
 		wrong("bus.stream", "%q cannot be the stream's key: it is empty or looks like a token's key; use for example tallygate:usage", c.Bus.Stream)
 	}

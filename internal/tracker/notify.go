@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -115,7 +116,9 @@ func (f *RedisFeed) probe(ctx context.Context, node *redis.Client, cause error) 
 	for {
 		message, err := sub.ReceiveMessage(ctx)
 		if err != nil {
-			if ctx.Err() != nil {
+			// A client with ContextTimeoutEnabled hands the deadline to its connection,
+			// which may notice it before ctx does.
+			if ctx.Err() != nil || os.IsTimeout(err) {
 				return fmt.Errorf("%w: CONFIG is refused (%v), and a probe of %s brought none within %s; %s",
 					ErrNotifications, cause, notifyConfig, probeLimit, notifyRemedy)
 			}

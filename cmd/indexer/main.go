@@ -1,0 +1,51 @@
+// Command indexer keeps usage for good and answers questions about it.
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/tallygate/tallygate/internal/config"
+	"github.com/tallygate/tallygate/internal/history"
+	"github.com/tallygate/tallygate/internal/indexer"
+	"github.com/tallygate/tallygate/internal/service"
+	"github.com/tallygate/tallygate/internal/usage/streams"
+)
+
+func main() { service.Main(run) }
+
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	command := service.Command("indexer", "Keep usage for good and answer questions about it", getenv, serve)
+	command.Long = command.Short + ".\n\nWithout a command it serves; the commands ask an indexer that does."
+	command.AddCommand(indexer.Commands()...)
+	return service.Execute(ctx, command, args, stdout, stderr)
+}
+
+func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
+	s := service.New("indexer", c.Log, stderr)
+	service.LogRedis(s.Log)
+	client, err := service.NewRedis(c.Redis)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	reachable := func(ctx context.Context) error { return service.PingRedis(ctx, client, c.Redis) }
+	if err := reachable(ctx); err != nil {
+		return err
+	}
+	s.Health.Add("redis", reachable)
+
+	kept, err := history.Open(ctx, string(c.History.URL))
+	if err != nil {
+		return err
+	}
+	defer kept.Close()
+	s.Health.Add("history", kept.Ping)
+
+	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, ClaimAfter: c.Bus.ClaimAfter, Log: s.Log})
+	ingest := indexer.New(bus, kept, indexer.Options{Log: s.Log, Registerer: s.Metrics})
+	mux := http.NewServeMux()
+	mux.Handle("/v1/", indexer.Handler(kept, indexer.APIOptions{Log: s.Log}))
+	return s.Run(ctx, c.Indexer.Server, mux, service.Part{Name: "ingest", Run: ingest.Run})
+}

@@ -1,0 +1,49 @@
+// Command tracker turns changed counters into an exact account.
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/tallygate/tallygate/internal/config"
+	"github.com/tallygate/tallygate/internal/counters"
+	"github.com/tallygate/tallygate/internal/service"
+	"github.com/tallygate/tallygate/internal/tracker"
+	"github.com/tallygate/tallygate/internal/usage/streams"
+)
+
+func main() { service.Main(run) }
+
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
+	command := service.Command("tracker", "Account for what the counters count", getenv, serve)
+	return service.Execute(ctx, command, args, stdout, stderr)
+}
+
+func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
+	s := service.New("tracker", c.Log, stderr)
+	service.LogRedis(s.Log)
+	client, err := service.NewRedis(c.Redis)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	reachable := func(ctx context.Context) error { return service.PingRedis(ctx, client, c.Redis) }
+	if err := reachable(ctx); err != nil {
+		return err
+	}
+	s.Health.Add("redis", reachable)
+
+	namespace := counters.Namespace(c.Namespace)
+	feed := tracker.NewRedisFeed(client, tracker.FeedOptions{Namespace: namespace, KeepConfig: !c.Tracker.ManageNotifications, Log: s.Log})
+	if err := feed.Check(ctx); err != nil {
+		return err
+	}
+	ledger := tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Log: s.Log})
+	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, Log: s.Log})
+	t := tracker.New(feed, ledger, bus, tracker.Options{
+		FlushEvery: c.Tracker.FlushInterval, DrainTimeout: c.Tracker.DrainTimeout,
+		Log: s.Log, Registerer: s.Metrics,
+	})
+	return s.Run(ctx, c.Tracker.Server, http.NotFoundHandler(), service.Part{Name: "tracker", Run: t.Run})
+}
