@@ -150,10 +150,12 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 
 	e := enforcer.New(store.decide, enforcer.Compile(c), enforcer.Options{Timeout: c.Enforcer.DecideTimeout, Metrics: s.Metrics})
 	bus := localbus.New(0)
-	follow := tracker.New(store.feed, store.ledger, bus, tracker.Options{
+	counted := &ledger{Ledger: store.ledger}
+	follow := tracker.New(store.feed, counted, bus, tracker.Options{
 		FlushEvery: c.Tracker.FlushInterval, DrainTimeout: c.Tracker.DrainTimeout, Log: s.Log, Registerer: s.Metrics,
 	})
 	ingest := indexer.New(bus, kept, indexer.Options{Log: s.Log, Registerer: s.Metrics})
+	maintain := indexer.NewMaintenance(kept, indexer.MaintenanceOptions{KeepMinutes: c.History.KeepMinutes, Log: s.Log, Registerer: s.Metrics})
 
 	decisions, queries := http.NewServeMux(), http.NewServeMux()
 	s.Health.Register(decisions)
@@ -183,6 +185,7 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 			defer cancel()
 			return ingest.Run(linger)
 		}},
+		service.Part{Name: "maintenance", Run: maintain.Run},
 		s.Serve("query", query, queries, c.Indexer.DrainTimeout),
 	)
 	if debug != nil {
@@ -194,7 +197,12 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 	// ctx has ended, and the account is what remains to be done.
 	account, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	return errors.Join(err, view.paint(account), summarise(account, stdout, e, kept, before))
+	if taken, failed := takeAccount(account, e, counted, kept, before); failed != nil {
+		err = errors.Join(err, failed)
+	} else {
+		err = errors.Join(err, view.paint(account), taken.print(stdout))
+	}
+	return err
 }
 
 func welcome(w io.Writer, public, query net.Addr, debug net.Listener, store string, history config.SecretURL) {

@@ -99,7 +99,7 @@ func TestDevUnderLoadEndsWithAnEqualAccount(t *testing.T) {
 				t.Fatalf("%v\n%s", err, out.String())
 			}
 			text := out.String()
-			if !regexp.MustCompile(`admitted [1-9]\d+ units, rejected [1-9]\d* units`).MatchString(text) || !strings.Contains(text, "the history grew by the same, to the unit") || !strings.Contains(text, "load-") {
+			if !regexp.MustCompile(`admitted [1-9]\d+ units, rejected [1-9]\d* units`).MatchString(text) || !strings.Contains(text, "the history grew by exactly what was counted") || !strings.Contains(text, "load-") {
 				t.Errorf("got\n%s", text)
 			}
 		})
@@ -123,6 +123,28 @@ func TestDevGoesOnWhereAnEarlierRunInTheSameMinuteStopped(t *testing.T) {
 		if want := "it holds " + []string{"5", "10", "15"}[i] + " admitted and 0 rejected in all"; !strings.Contains(text, want) {
 			t.Errorf("run %d: no %q in\n%s", i, want, text)
 		}
+	}
+}
+
+func TestDevAccountsForAnotherApplicationOnTheSameRedis(t *testing.T) {
+	server := redistest.Start(t)
+	args, listen, query := devArgs(t, "--redis", server.URL())
+	_, stop := runDev(t, args, listen)
+	// The classic recipe, by an application that has never heard of Tallygate.
+	ctx := context.Background()
+	counter := "{api:bob}:" + time.Now().UTC().Format("4")
+	client := server.Client()
+	if err := client.IncrBy(ctx, counter, 7).Err(); err != nil {
+		t.Fatal(err)
+	}
+	client.Expire(ctx, counter, 59*time.Second)
+	eventually(t, func() bool {
+		r, err := http.Get("http://" + query + "/v1/tokens/bob")
+		return err == nil && r.Body.Close() == nil && r.StatusCode == 200
+	})
+	text, err := stop()
+	if err != nil || !strings.Contains(text, "exactly what was counted: 7 admitted") || !strings.Contains(text, "7 of these units were counted by others") {
+		t.Errorf("%v\n%s", err, text)
 	}
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/tallygate/tallygate/internal/enforcer"
 	"github.com/tallygate/tallygate/internal/history"
 	"github.com/tallygate/tallygate/internal/load"
-	"github.com/tallygate/tallygate/internal/usage"
 )
 
 const topTokens = 10
@@ -121,27 +120,4 @@ func newLoad(address string, rate float64) (func(ctx context.Context) error, err
 		generator.Run(ctx)
 		return nil
 	}, nil
-}
-
-// summarise prints what was decided and compares it with what the history has
-// grown by. They differ by at most what failed: such a request may have been counted.
-func summarise(ctx context.Context, w io.Writer, e *enforcer.Enforcer, kept *history.Store, before usage.Totals) error {
-	after, err := kept.Sum(ctx)
-	if err != nil {
-		return err
-	}
-	units := e.Units()
-	admitted, rejected := after.Admitted-before.Admitted, after.Rejected-before.Rejected
-	fmt.Fprintf(w, "\nadmitted %d units, rejected %d units\n", units.Admitted, units.Rejected)
-	excess := admitted + rejected - units.Admitted - units.Rejected
-	switch {
-	case admitted < units.Admitted, rejected < units.Rejected, excess > units.Failed:
-		return fmt.Errorf("the history does not agree: it grew by %d admitted and %d rejected units; "+
-			"if nothing else uses the same servers, this is a bug", admitted, rejected)
-	case excess > 0:
-		fmt.Fprintf(w, "the history grew by %d admitted and %d rejected: %d units more, of %d units whose clients got no answer\n", admitted, rejected, excess, units.Failed)
-	default:
-		fmt.Fprintf(w, "the history grew by the same, to the unit; it holds %d admitted and %d rejected in all\n", after.Admitted, after.Rejected)
-	}
-	return nil
 }

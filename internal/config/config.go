@@ -138,6 +138,10 @@ type Bus struct {
 type History struct {
 	// URL is postgres://… or sqlite:PATH. Default sqlite:tallygate.db.
 	URL SecretURL `yaml:"url"`
+	// KeepMinutes is how long usage is kept by the minute; hours and days stay.
+	// Whole days are dropped, so the last minutes live up to a day longer.
+	// Default 0: for good.
+	KeepMinutes time.Duration `yaml:"keep_minutes"`
 }
 
 // Policy is a named set of limits.

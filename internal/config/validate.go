@@ -58,6 +58,9 @@ func (c *Config) validate(wrong report) {
 	default:
 		wrong("history.url", "%q is neither postgres://user@host/database nor sqlite:PATH", c.History.URL)
 	}
+	if c.History.KeepMinutes != 0 {
+		between(wrong, "history.keep_minutes", c.History.KeepMinutes, 24*time.Hour, 100*366*24*time.Hour)
+	}
 	c.validatePolicies(wrong)
 }
 
