@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -46,8 +47,12 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, ClaimAfter: c.Bus.ClaimAfter, Log: s.Log})
 	ingest := indexer.New(bus, kept, indexer.Options{Log: s.Log, Registerer: s.Metrics})
 	maintain := indexer.NewMaintenance(kept, indexer.MaintenanceOptions{KeepMinutes: c.History.KeepMinutes, Log: s.Log, Registerer: s.Metrics})
+	queries, err := indexer.Handler(kept, indexer.APIOptions{ReadTokens: c.Indexer.ReadTokens, Log: s.Log})
+	if err != nil {
+		return fmt.Errorf("indexer.read_tokens: %w", err)
+	}
 	mux := http.NewServeMux()
-	mux.Handle("/v1/", indexer.Handler(kept, indexer.APIOptions{Log: s.Log}))
+	mux.Handle("/v1/", queries)
 	return s.Run(
 		ctx, c.Indexer.Server, mux,
 		service.Part{Name: "ingest", Run: ingest.Run}, service.Part{Name: "maintenance", Run: maintain.Run},

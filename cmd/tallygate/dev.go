@@ -161,7 +161,11 @@ func dev(ctx context.Context, o devOptions, c, loaded *config.Config, stdout, st
 	s.Health.Register(decisions)
 	s.Health.Register(queries)
 	e.Register(decisions)
-	queries.Handle("/v1/", indexer.Handler(kept, indexer.APIOptions{Log: s.Log}))
+	answers, err := indexer.Handler(kept, indexer.APIOptions{ReadTokens: c.Indexer.ReadTokens, Log: s.Log})
+	if err != nil {
+		return fmt.Errorf("indexer.read_tokens: %w", err)
+	}
+	queries.Handle("/v1/", answers)
 
 	view := newScreen(stdout, e, kept)
 	parts := []service.Part{{Name: "screen", Run: view.run}}

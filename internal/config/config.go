@@ -123,6 +123,9 @@ type Tracker struct {
 // Indexer configures the service that keeps and answers.
 type Indexer struct {
 	Server `yaml:",inline"`
+	// ReadTokens are the SHA-256 digests (printf %s TOKEN | sha256sum) of the bearer
+	// tokens that may ask the query API. Default none: everybody may who reaches it.
+	ReadTokens []string `yaml:"read_tokens"`
 }
 
 // Bus says on what usage records travel from the tracker to the indexer.

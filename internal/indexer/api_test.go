@@ -3,7 +3,9 @@ package indexer_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -50,7 +52,24 @@ func serve(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(indexer.Handler(store, indexer.APIOptions{}))
+	err = store.Ingest(context.Background(), usage.Batch{Events: []usage.Event{
+		{ID: "1", Token: "alice", At: noon * 60_000, Kind: "owner.set", Actor: "ops", Reason: "sold", After: json.RawMessage(`{"owner":"acme","labels":["eu"]}`)},
+		{ID: "2", At: noon*60_000 + 1, Kind: "config.reloaded"},
+		{ID: "3", Token: "refused", At: noon*60_000 + 2, Kind: "token.blocked", Before: json.RawMessage(`{"status":"active"}`), After: json.RawMessage(`{"status":"blocked"}`)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return listen(t, store, indexer.APIOptions{})
+}
+
+func listen(t *testing.T, store *history.Store, opts indexer.APIOptions) string {
+	t.Helper()
+	handler, err := indexer.Handler(store, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	return server.URL
 }
@@ -75,8 +94,18 @@ func TestAPIAnswers(t *testing.T) {
 	for path, want := range map[string]string{
 		"/v1/tokens/alice":   alice,
 		"/v1/tokens/refused": `{"token":"refused","ops":0,"rejected":5,"refunded":0}`,
-		"/v1/tokens?sort=last&limit=1000": `{"tokens":[{"token":"refused","ops":0,"rejected":5,"refunded":0},` +
-			`{"token":"a/b?c=d\u0026{e}%20 \u001b[31mé","ops":9,"rejected":0,"refunded":0,"first":"2025-02-19T21:20:00Z","last":"2025-02-19T21:20:07Z"},` + alice + `]}`,
+		"/v1/tokens?sort=last&limit=1000": `{"tokens":[{"token":"refused","ops":0,"rejected":5,"refunded":0,"status":"blocked"},` +
+			`{"token":"a/b?c=d\u0026{e}%20 \u001b[31mé","ops":9,"rejected":0,"refunded":0,"first":"2025-02-19T21:20:00Z","last":"2025-02-19T21:20:07Z","status":"active"},` +
+			strings.TrimSuffix(alice, "}") + `,"owner":"acme","status":"active","labels":["eu"]}]}`,
+		"/v1/tokens?q=status:blocked":                                  `{"tokens":[{"token":"refused","ops":0,"rejected":5,"refunded":0,"status":"blocked"}]}`,
+		"/v1/groups?by=owner":                                          `{"groups":[{"value":"acme","tokens":1,"ops":42,"rejected":2,"refunded":0},{"value":"","tokens":2,"ops":9,"rejected":5,"refunded":0}]}`,
+		"/v1/groups?q=ops%3E9":                                         `{"groups":[{"value":"","tokens":1,"ops":42,"rejected":2,"refunded":0}]}`,
+		"/v1/top?from=2025-02-19T22:00:00Z&to=2025-02-19T23:00:00Z":    `{"tokens":[{"token":"alice","ops":12,"rejected":0,"refunded":0,"first":"2025-02-19T22:21:00Z","last":"2025-02-19T22:21:07Z"}]}`,
+		"/v1/top?by=rejected&to=2025-02-19T22:00:00Z&since=1d&limit=1": `{"tokens":[{"token":"refused","ops":0,"rejected":5,"refunded":0}]}`,
+		"/v1/usage?since=1d&to=2025-02-20T00:00:00Z&step=1d":           `{"step_s":86400,"points":[{"start":"2025-02-19T00:00:00Z","admitted":51,"rejected":7,"refunded":0}]}`,
+		"/v1/tokens/alice/events":                                      `{"events":[{"seq":1,"id":"1","token":"alice","at":"2025-02-19T21:20:00Z","kind":"owner.set","actor":"ops","reason":"sold","after":{"owner":"acme","labels":["eu"]}}]}`,
+		"/v1/events?limit=1":                                           `{"events":[{"seq":3,"id":"3","token":"refused","at":"2025-02-19T21:20:00.002Z","kind":"token.blocked","before":{"status":"active"},"after":{"status":"blocked"}}],"next":"3"}`,
+		"/v1/events?limit=1&cursor=3&kind=config.reloaded":             `{"events":[{"seq":2,"id":"2","at":"2025-02-19T21:20:00.001Z","kind":"config.reloaded"}]}`,
 		"/v1/tokens/alice/usage?from=2025-02-19T21:00:00Z&to=1740006000&step=1h": `{"token":"alice","step_s":3600,"points":[` +
 			`{"start":"2025-02-19T21:00:00Z","admitted":30,"rejected":2,"refunded":0},{"start":"2025-02-19T22:00:00Z","admitted":12,"rejected":0,"refunded":0}]}`,
 		"/v1/tokens/alice/usage?from=2025-02-19T00:00:00Z&to=2025-02-20T00:00:00Z&step=1d&resource=search": `{"token":"alice","step_s":86400,"points":[` +
@@ -119,12 +148,19 @@ func TestAPIErrorsNameTheParameterAndTheRemedy(t *testing.T) {
 		status       int
 		field, words string
 	}{
-		"/v1/tokens?sort=usage":                                       {400, "sort", "is none of ops, rejected"},
+		"/v1/tokens?sort=usage":                                       {400, "sort", "is none of token, ops, rejected"},
 		"/v1/tokens?limit=0":                                          {400, "limit", "from 1 to 1000"},
 		"/v1/tokens?limit=x":                                          {400, "limit", "from 1 to 1000"},
 		"/v1/tokens?limit=1&limit=2":                                  {400, "limit", "once"},
 		"/v1/tokens?cursor=x":                                         {400, "cursor", "the page before"},
-		"/v1/tokens?order=ops":                                        {400, "order", "there are sort, limit, cursor"},
+		"/v1/tokens?order=ops":                                        {400, "order", "there are q, sort, limit, cursor"},
+		"/v1/tokens?q=owner:acme+ops>many":                            {400, "q", "\nowner:acme ops>many\n"},
+		"/v1/tokens?sort=rate":                                        {400, "q", "the history does not keep the rate"},
+		"/v1/groups?by=token":                                         {400, "by", "policy, owner, status"},
+		"/v1/top?by=rate":                                             {400, "by", "sort by ops, rejected"},
+		"/v1/top?since=1h&from=0":                                     {400, "since", "either from or since"},
+		"/v1/top?since=0s":                                            {400, "since", "5m, 1h or 7d"},
+		"/v1/events?cursor=x":                                         {400, "cursor", "the page before"},
 		"/v1/tokens?%zz":                                              {400, "query", "percent-encoded"},
 		"/v1/tokens/nobody":                                           {404, "token", "no usage of it"},
 		"/v1/tokens/nobody?x=1":                                       {400, "x", "there are none here"},
@@ -162,10 +198,9 @@ func TestAPIHidesTheDatabasesErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(indexer.Handler(store, indexer.APIOptions{}))
-	defer server.Close()
+	server := listen(t, store, indexer.APIOptions{})
 	_ = store.Close()
-	status, _, body := get(t, server.URL+"/v1/tokens")
+	status, _, body := get(t, server+"/v1/tokens")
 	if status != 503 || strings.Contains(body, "sql") {
 		t.Errorf("%d %s", status, body)
 	}
@@ -232,5 +267,63 @@ func TestCommandsSayWhatIsWrong(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", args, err)
 		}
+	}
+}
+
+func TestAnUnchangedAnswerIsNotSentAgain(t *testing.T) {
+	server := serve(t)
+	ask := func(path, etag string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, server+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("If-None-Match", etag)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode, resp.Header.Get("ETag")
+	}
+	status, etag := ask("/v1/tokens/alice", `"another"`)
+	if status != 200 || etag == "" {
+		t.Fatalf("%d, ETag %q", status, etag)
+	}
+	if status, again := ask("/v1/tokens/alice", etag); status != http.StatusNotModified || again != etag {
+		t.Errorf("%d, ETag %q, was %q", status, again, etag)
+	}
+	if status, other := ask("/v1/tokens/refused", etag); status != 200 || other == etag {
+		t.Errorf("another answer: %d, ETag %q", status, other)
+	}
+}
+
+func TestReadTokensKeepOthersOut(t *testing.T) {
+	store := openSQLite(t)
+	digest := fmt.Sprintf("%x", sha256.Sum256([]byte("good token")))
+	other := fmt.Sprintf("%x", sha256.Sum256([]byte("other token")))
+	server := listen(t, store, indexer.APIOptions{ReadTokens: []string{other, digest}})
+	for header, want := range map[string]int{
+		"": 401, "Bearer": 401, "Bearer wrong": 401, "Basic good token": 401, "good token": 401, "Bearer " + digest: 401,
+		"Bearer good token": 200, "bearer good token": 200, "Bearer other token": 200,
+	} {
+		req, err := http.NewRequest(http.MethodGet, server+"/v1/tokens", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header != "" {
+			req.Header.Set("Authorization", header)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want || want == 401 && !strings.HasPrefix(resp.Header.Get("WWW-Authenticate"), "Bearer") {
+			t.Errorf("%q: %d, want %d", header, resp.StatusCode, want)
+		}
+	}
+	if _, err := indexer.Handler(store, indexer.APIOptions{ReadTokens: []string{"good token"}}); err == nil || strings.Contains(err.Error(), "good") {
+		t.Errorf("a token instead of its digest: %v", err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tallygate/tallygate/internal/query"
 	"github.com/tallygate/tallygate/internal/token"
 )
 
@@ -118,4 +119,34 @@ func (q values) resources(name string) ([]string, error) {
 		all = append(all, resource)
 	}
 	return all, nil
+}
+
+// span returns the time that from and to, or since and to, name: an hour up to
+// now unless they say otherwise.
+func (q values) span(now time.Time) (from, to time.Time, err error) {
+	if q.Has("from") && q.Has("since") {
+		return from, to, badParameter("since", errors.New("give either from or since"))
+	}
+	since, err := q.duration("since", time.Hour)
+	if err != nil {
+		return from, to, err
+	}
+	if to, err = q.time("to", now); err != nil {
+		return from, to, err
+	}
+	from, err = q.time("from", to.Add(-since))
+	return from, to, err
+}
+
+// query parses a parameter in the query language; absent asks for all tokens.
+func (q values) query(name string) (query.Query, error) {
+	parsed, err := query.Parse(q.Get(name))
+	if err == nil {
+		return parsed, nil
+	}
+	var wrong *query.Error
+	if errors.As(err, &wrong) {
+		return parsed, badParameter(name, errors.New(wrong.Error()+"\n"+wrong.Caret()))
+	}
+	return parsed, badParameter(name, err)
 }
