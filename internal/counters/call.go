@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,6 +22,7 @@ type call struct {
 	ends    []int    // where each key ends in text
 	keys    []string // substrings of one copy of text
 	params  string   // numbers, packed
+	leases  []string
 	args    []any
 }
 
@@ -33,34 +35,32 @@ func (onceCmd) NoRetry() bool { return true }
 // encode prepares KEYS and ARGV of the entries from to below to.
 func (c *call) encode(s *Store, from, to int, now int64) {
 	minute := quota.Minute(now)
-	expireAt := (minute+1)*60_000 + s.grace
 	c.numbers.reset()
-	c.text, c.ends = c.text[:0], c.ends[:0]
-	c.numbers.add(expireAt)
+	c.text, c.ends, c.leases = c.text[:0], c.ends[:0], c.leases[:0]
+	c.numbers.add(now)
+	c.numbers.add((minute+1)*60_000 + s.grace)
+	c.numbers.add(skew.Milliseconds())
 	c.numbers.add(int64(to - from))
+	c.key(s.ns.appendAdjusted(c.text, s.adjustedFor(c.batch.Entries[from].Token)))
 	for i := from; i < to; i++ {
 		e := &c.batch.Entries[i]
-		c.text = s.ns.appendUsage(c.text, e.Token, e.Resource, minute)
-		c.ends = append(c.ends, len(c.text))
-		c.text = s.ns.appendBeside(c.text, e.Token, e.Resource, minute, "rejected")
-		c.ends = append(c.ends, len(c.text))
+		c.key(s.ns.appendUsage(c.text, e.Token, e.Resource, minute))
+		c.key(s.ns.appendBeside(c.text, e.Token, e.Resource, minute, "rejected"))
 		c.numbers.add(e.Cost)
 		c.numbers.add(e.Count)
-		if e.Blocked {
-			c.numbers.add(-1)
+		switch {
+		case e.Blocked:
+			c.numbers.add(flagBlocked)
+			c.numbers.add(0)
 			continue
+		case e.Overdraft:
+			c.numbers.add(flagOverdraft)
+		default:
+			c.numbers.add(0)
 		}
 		c.numbers.add(int64(len(e.Limits)))
 		for j := range e.Limits {
-			l := &e.Limits[j]
-			c.numbers.add(l.Quota)
-			if l.IsUsageCounter() {
-				c.numbers.add(0)
-				continue
-			}
-			c.numbers.add(l.WindowEnd(now) + skew.Milliseconds())
-			c.text = s.ns.appendLimit(c.text, e.Token, l.Name, l.WindowStart(now))
-			c.ends = append(c.ends, len(c.text))
+			c.limit(s.ns, e.Request, &e.Limits[j], now)
 		}
 	}
 	text, start := string(c.text), 0
@@ -72,6 +72,83 @@ func (c *call) encode(s *Store, from, to int, now int64) {
 	c.params = string(c.numbers.bytes())
 }
 
+// The numbers of decide.lua.
+const (
+	flagBlocked   = 1
+	flagOverdraft = 2
+
+	kindUsage   = 0
+	kindCounter = 1
+	kindFirst   = 2
+	kindSliding = 3
+	kindLog     = 4
+	kindBucket  = 5
+	kindLeases  = 6
+	shadow      = 8
+)
+
+// limit encodes one limit of a request: its key and its parameters.
+func (c *call) limit(ns Namespace, r *quota.Request, l *quota.Limit, now int64) {
+	mark := int64(0)
+	if l.Shadow {
+		mark = shadow
+	}
+	switch {
+	case l.IsUsageCounter():
+		c.key(ns.appendAdjustment(c.text, r.Token, r.Resource, quota.Minute(now)))
+		c.numbers.add(kindUsage)
+		c.numbers.add(l.Quota)
+		return
+	case l.IsCounter():
+		start, end := l.WindowAt(now)
+		c.key(ns.appendLimit(c.text, r.Token, l.Name, start))
+		c.numbers.add(kindCounter + mark)
+		c.numbers.add(l.Quota)
+		c.numbers.add(end + skew.Milliseconds())
+		return
+	}
+	c.key(ns.appendLimit(c.text, r.Token, l.Name, -1))
+	switch l.Algorithm {
+	case quota.SlidingWindow:
+		c.numbers.add(kindSliding + mark)
+		c.numbers.add(l.Quota)
+		c.numbers.add(l.Precision.Milliseconds())
+		c.numbers.add(int64(l.Window / l.Precision))
+	case quota.SlidingLog:
+		c.numbers.add(kindLog + mark)
+		c.numbers.add(l.Quota)
+		c.numbers.add(l.Window.Milliseconds())
+		c.numbers.add(l.MinInterval.Milliseconds())
+		if l.CountRejected {
+			c.numbers.add(1)
+		} else {
+			c.numbers.add(0)
+		}
+	case quota.TokenBucket:
+		unit, rate := l.Bucket()
+		c.numbers.add(kindBucket + mark)
+		c.numbers.add(l.Capacity())
+		c.numbers.add(unit)
+		c.numbers.add(rate)
+	case quota.Concurrency:
+		c.leases = append(c.leases, r.Lease)
+		c.numbers.add(kindLeases + mark)
+		c.numbers.add(l.Quota)
+		c.numbers.add(l.Window.Milliseconds())
+		c.numbers.add(int64(1 + len(c.leases)))
+	default: // FixedWindow from the first request
+		c.numbers.add(kindFirst + mark)
+		c.numbers.add(l.Quota)
+		c.numbers.add(l.Window.Milliseconds())
+	}
+}
+
+// key ends the key that was appended to text.
+func (c *call) key(text []byte) {
+	c.text = text
+	c.ends = append(c.ends, len(text))
+}
+
 // command returns the script call that encode prepared. Its arguments are
 // pointers into c, which spares an allocation for each: it is valid until the
 // next encode.
@@ -81,56 +158,93 @@ func (c *call) command(ctx context.Context, name, script string) *onceCmd {
 		c.args = append(c.args, &c.keys[i])
 	}
 	c.args = append(c.args, &c.params)
+	for i := range c.leases {
+		c.args = append(c.args, &c.leases[i])
+	}
 	return &onceCmd{redis.NewIntSliceCmd(ctx, c.args...)}
 }
 
 // ownedCommand is command with arguments of its own, as a pipeline of several
 // needs and as the cluster client can route.
 func (c *call) ownedCommand(ctx context.Context, name, script string) *onceCmd {
-	args := make([]any, 0, len(c.keys)+4)
+	args := make([]any, 0, len(c.keys)+len(c.leases)+4)
 	args = append(args, name, script, len(c.keys))
 	for _, key := range c.keys {
 		args = append(args, key)
 	}
-	return &onceCmd{redis.NewIntSliceCmd(ctx, append(args, c.params)...)}
+	args = append(args, c.params)
+	for _, lease := range c.leases {
+		args = append(args, lease)
+	}
+	return &onceCmd{redis.NewIntSliceCmd(ctx, args...)}
 }
 
 // decode reads the script's answer about the entries from to below to.
 func (c *call) decode(from, to int, now int64, reply []int64) {
 	for i := from; i < to; i++ {
 		e := &c.batch.Entries[i]
-		need := 1
+		need := 2
 		if !e.Blocked {
-			need += len(e.Limits)
+			for j := range e.Limits {
+				need += answered(&e.Limits[j])
+			}
 		}
 		if len(reply) < need {
 			c.fail(i, to, fmt.Errorf("the script's answer is short by %d numbers", need-len(reply)))
 			return
 		}
-		a := &c.answers[i]
-		a.Fit = reply[0]
+		levels := reply[2:need]
+		a := quota.EntryAnswer{Fit: reply[0], Clear: reply[1]}
 		switch {
 		case e.Blocked:
 			a.No = quota.Block(now)
 		default:
-			if a.Fit > 0 {
-				a.Yes = quota.Allow(now, statuses(e, reply[1:need], now, 0))
+			if a.Clear > 0 {
+				a.Yes = quota.Allow(now, statuses(e, levels, now, -1))
+			}
+			if a.Clear < a.Fit {
+				a.Over = quota.Allow(now, statuses(e, levels, now, e.Cost))
 			}
 			if a.Fit < e.Count {
-				a.No = quota.Refuse(now, statuses(e, reply[1:need], now, e.Cost))
+				a.No = quota.Refuse(now, e.Limits, statuses(e, levels, now, e.Cost))
 			}
 		}
+		c.answers[i] = a
 		reply = reply[need:]
 	}
 }
 
-func statuses(e *quota.Entry, used []int64, now, refused int64) []quota.Status {
-	if len(used) == 0 {
+// answered is how many numbers the script returns for a limit.
+func answered(l *quota.Limit) int {
+	if l.IsCounter() {
+		return 1
+	}
+	return 3
+}
+
+// statuses reads one status per limit; refused is the cost of a request that was
+// refused, -1 when it was not.
+func statuses(e *quota.Entry, levels []int64, now, refused int64) []quota.Status {
+	if len(e.Limits) == 0 {
 		return nil
 	}
-	out := make([]quota.Status, len(used))
-	for i := range used {
-		out[i] = e.Limits[i].CountStatus(used[i], now, refused)
+	out := make([]quota.Status, len(e.Limits))
+	for i := range out {
+		l := &e.Limits[i]
+		if l.IsCounter() {
+			out[i] = l.CountStatus(levels[0], now, refused)
+			levels = levels[1:]
+			continue
+		}
+		out[i] = quota.Status{Remaining: levels[0], Reset: time.Duration(levels[1]) * time.Millisecond}
+		switch retry := levels[2]; {
+		case refused < 0:
+		case retry < 0:
+			out[i].RetryAfter = quota.Never
+		default:
+			out[i].RetryAfter = time.Duration(retry) * time.Millisecond
+		}
+		levels = levels[3:]
 	}
 	return out
 }

@@ -15,7 +15,7 @@ import (
 var ErrUnavailable = errors.New("the store gave no answer")
 
 // ErrCost is the error of a request whose cost is out of range.
-var ErrCost = fmt.Errorf("cost must be 0 to %d units", int64(quota.MaxCost))
+var ErrCost = quota.ErrCost
 
 // MayHaveCounted reports whether a request that failed with err may have been
 // decided and counted nevertheless: the connection broke, or time ran out, after
@@ -27,7 +27,7 @@ func MayHaveCounted(err error) bool {
 		dial  *net.OpError
 	)
 	switch {
-	case err == nil, errors.Is(err, ErrCost), errors.Is(err, errNotSent):
+	case err == nil, errors.Is(err, quota.ErrCost), errors.Is(err, quota.ErrLease), errors.Is(err, errNotSent):
 		return false
 	case errors.As(err, &reply): // the server has refused it
 		return false

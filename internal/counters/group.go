@@ -59,8 +59,8 @@ func NewGroup(store Batched, o GroupOptions) *Group {
 // Decide decides a request. When ctx ends first it returns at once with an error:
 // a request that was already sent may still be counted, see MayHaveCounted.
 func (g *Group) Decide(ctx context.Context, request quota.Request) quota.Result {
-	if request.Cost < 0 || request.Cost > quota.MaxCost {
-		return quota.Result{Err: ErrCost}
+	if err := request.Check(); err != nil {
+		return quota.Result{Err: err}
 	}
 	if ctx.Err() != nil {
 		return quota.Result{Err: leftBeforeSent(ctx)}
@@ -90,8 +90,8 @@ func (g *Group) DecideAll(ctx context.Context, requests []quota.Request) []quota
 		return results
 	}
 	for i := range requests {
-		if cost := requests[i].Cost; cost < 0 || cost > quota.MaxCost {
-			return fail(fmt.Errorf("request %d: %w", i, ErrCost))
+		if err := requests[i].Check(); err != nil {
+			return fail(fmt.Errorf("request %d: %w", i, err))
 		}
 	}
 	if ctx.Err() != nil {

@@ -56,6 +56,37 @@ func (ns Namespace) Limit(id token.ID, limit string, start int64) string {
 	return string(ns.appendLimit(nil, id, limit, start))
 }
 
+// Adjusted is the key that marks that some usage counter which is a limit has been
+// adjusted: string, without value. It lives until the last of these minutes has
+// ended. A standalone server has one for all tokens (id is ""), so that a batch
+// looks once; on a cluster each token has its own.
+//
+//	limit:api:adjusted
+//	limit:{api:T}:adjusted:
+func (ns Namespace) Adjusted(id token.ID) string { return string(ns.appendAdjusted(nil, id)) }
+
+// Adjustment is the key beside a usage counter that is a limit: string, units
+// that the limit counts on top; below 0 after a refund, a grant or a reset. It
+// lives as long as the window.
+//
+//	limit:{api:T}:29000000:search:adjusted
+func (ns Namespace) Adjustment(id token.ID, resource string, minute int64) string {
+	return string(ns.appendAdjustment(nil, id, resource, minute))
+}
+
+func (ns Namespace) appendAdjusted(b []byte, id token.ID) []byte {
+	if id == "" {
+		return append(append(append(b, "limit:"...), ns...), ":adjusted"...)
+	}
+	b = append(b, "limit:"...)
+	return append(ns.appendTag(b, id), "adjusted:"...)
+}
+
+func (ns Namespace) appendAdjustment(b []byte, id token.ID, resource string, minute int64) []byte {
+	b = append(b, "limit:"...)
+	return ns.appendBeside(b, id, resource, minute, "adjusted")
+}
+
 func (ns Namespace) appendTag(b []byte, id token.ID) []byte {
 	b = append(b, '{')
 	b = append(b, ns...)

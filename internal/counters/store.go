@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
 )
 
 //go:embed decide.lua
@@ -108,6 +109,14 @@ func (s *Store) DecideAll(ctx context.Context, requests []quota.Request) []quota
 	c.batch.Answer(results, c.answers)
 	s.calls.Put(c)
 	return results
+}
+
+// adjustedFor is the token whose mark of adjustments a call looks at.
+func (s *Store) adjustedFor(id token.ID) token.ID {
+	if s.cluster {
+		return id
+	}
+	return ""
 }
 
 // atOnce decides the whole batch in one script call.

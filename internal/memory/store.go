@@ -12,7 +12,6 @@ package memory
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"hash/maphash"
 	"sync"
 	"sync/atomic"
@@ -113,14 +112,14 @@ func (s *Store) shard(id token.ID) *shard {
 
 // Decide decides a request. It never blocks on anything but the token's shard.
 func (s *Store) Decide(_ context.Context, request quota.Request) quota.Result {
-	fit, yes, no, err := s.decide(&request, 1)
+	answer := s.decide(&request, 1)
 	switch {
-	case err != nil:
-		return quota.Result{Err: err}
-	case fit > 0:
-		return quota.Result{Decision: yes}
+	case answer.Clear > 0:
+		return quota.Result{Decision: answer.Yes}
+	case answer.Fit > 0:
+		return quota.Result{Decision: answer.Over}
 	}
-	return quota.Result{Decision: no}
+	return quota.Result{Decision: answer.No, Err: answer.Err}
 }
 
 // DecideAll decides requests; results[i] answers requests[i]. Equal requests are
@@ -130,17 +129,16 @@ func (s *Store) DecideAll(_ context.Context, requests []quota.Request) []quota.R
 	batch.Group(requests)
 	answers := make([]quota.EntryAnswer, len(batch.Entries))
 	for i := range batch.Entries {
-		a := &answers[i]
-		a.Fit, a.Yes, a.No, a.Err = s.decide(batch.Entries[i].Request, batch.Entries[i].Count)
+		answers[i] = s.decide(batch.Entries[i].Request, batch.Entries[i].Count)
 	}
 	results := make([]quota.Result, len(requests))
 	batch.Answer(results, answers)
 	return results
 }
 
-func (s *Store) decide(request *quota.Request, count int64) (fit int64, yes, no quota.Decision, err error) {
-	if request.Cost < 0 || request.Cost > quota.MaxCost {
-		return 0, yes, no, fmt.Errorf("cost is %d units, it must be 0 to %d", request.Cost, int64(quota.MaxCost))
+func (s *Store) decide(request *quota.Request, count int64) quota.EntryAnswer {
+	if err := request.Check(); err != nil {
+		return quota.EntryAnswer{Err: err}
 	}
 	sh := s.shard(request.Token)
 	sh.mu.Lock()
@@ -150,7 +148,7 @@ func (s *Store) decide(request *quota.Request, count int64) (fit int64, yes, no 
 	if !known {
 		a = new(account)
 	}
-	fit, yes, no, cell := a.Decide(request, count, now)
+	answer, cell := a.Decide(request, count, now)
 	if !known && cell != nil {
 		sh.expire(now, s.grace)
 		sh.accounts[request.Token] = a
@@ -167,5 +165,5 @@ func (s *Store) decide(request *quota.Request, count int64) (fit int64, yes, no 
 		default:
 		}
 	}
-	return fit, yes, no, nil
+	return answer
 }

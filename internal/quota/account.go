@@ -13,16 +13,11 @@ type cellKey struct {
 	minute   int64
 }
 
-// stateKey names one limit's state: start is the window's start in unix ms.
+// stateKey names a limit's state: start is the window's start in unix ms for a
+// counter, -1 for a state that spans windows.
 type stateKey struct {
 	limit string
 	start int64
-}
-
-// state is one limit's count.
-type state struct {
-	used int64 // units
-	end  int64 // unix ms from which it is worth nothing
 }
 
 // Cell is what a token used of one resource in one minute. Units only grow.
@@ -34,85 +29,156 @@ type Cell struct {
 	// Noted and Dirty are the owner's marks: the account never looks at them.
 	Noted struct{ Admitted, Rejected, Refunded int64 }
 	Dirty bool
+
+	adjusted int64 // units that limits which are this cell count on top; may be negative
 }
 
 // Decide decides count equal requests at once, of which it allows as many as fit:
 // as if they had come one after the other, except that all are told the state
-// after the last one. yes is the decision for the first fit ones and no the one
-// for the rest; one that nobody gets is left zero. The cell is the one that the
-// requests were counted in; nil when nothing was counted.
-func (a *Account) Decide(req *Request, count, at int64) (fit int64, yes, no Decision, cell *Cell) {
-	if req.Blocked {
-		if units := req.Cost * count; units > 0 {
-			cell = a.cell(req.Resource, Minute(at))
+// after the last one. The cell is the one that they were counted in; nil when
+// nothing was counted.
+func (a *Account) Decide(r *Request, count, at int64) (answer EntryAnswer, cell *Cell) {
+	if r.Blocked {
+		if units := r.Cost * count; units > 0 {
+			cell = a.cell(r.Resource, Minute(at))
 			cell.Rejected += units
 		}
-		return 0, Decision{}, Block(at), cell
+		return EntryAnswer{No: Block(at)}, cell
 	}
-	fit = count
-	if req.Cost > 0 {
-		for i := range req.Limits {
-			l := &req.Limits[i]
-			fit = min(fit, max(0, l.Quota-a.used(l, req.Resource, at))/req.Cost)
+	// First pass: how many does each limit allow?
+	var room [8]int64
+	fits := append(room[:0], make([]int64, len(r.Limits))...)
+	fit := count
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		fits[i] = a.fit(l, r, count, at)
+		if !l.Shadow {
+			fit = min(fit, fits[i])
 		}
-		cell = a.cell(req.Resource, Minute(at))
-		a.take(req, fit*req.Cost, at, cell)
-		cell.Rejected += (count - fit) * req.Cost
 	}
-	if fit > 0 {
-		yes = Allow(at, a.statuses(req, at, 0))
+	taken := fit
+	if r.Overdraft {
+		taken = count
+	}
+	// Second pass: take what all of them allow.
+	unobjected := fit
+	if r.Cost > 0 {
+		cell = a.cell(r.Resource, Minute(at))
+	}
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		n := taken
+		if l.Shadow {
+			unobjected = min(unobjected, fits[i])
+			if !r.Overdraft {
+				n = min(n, fits[i])
+			}
+		}
+		if l.CountRejected {
+			n = count
+		}
+		if n > 0 && r.Cost > 0 {
+			a.take(l, r, n*r.Cost, at)
+		}
+	}
+	if cell != nil {
+		cell.Admitted += taken * r.Cost
+		cell.Rejected += (count - taken) * r.Cost
+		if taken > 0 {
+			cell.Last = max(cell.Last, at)
+		}
+	}
+	answer = EntryAnswer{Fit: fit, Clear: unobjected}
+	if unobjected > 0 {
+		answer.Yes = Allow(at, a.statuses(r, at, -1))
+	}
+	if unobjected < fit {
+		answer.Over = Allow(at, a.statuses(r, at, r.Cost))
 	}
 	if fit < count {
-		no = Refuse(at, a.statuses(req, at, req.Cost))
+		answer.No = Refuse(at, r.Limits, a.statuses(r, at, r.Cost))
 	}
-	return fit, yes, no, cell
+	return answer, cell
 }
 
-// take commits units to every limit and to the cell.
-func (a *Account) take(req *Request, units, at int64, cell *Cell) {
-	if units == 0 {
-		return
+// fit returns how many of count requests l allows.
+func (a *Account) fit(l *Limit, r *Request, count, at int64) int64 {
+	if !l.IsCounter() {
+		s := a.settled(l, at)
+		return l.fit(&s, r, count, at)
 	}
-	for i := range req.Limits {
-		if l := &req.Limits[i]; !l.IsUsageCounter() {
-			a.state(l, at).used += units
-		}
+	free := l.Quota - a.used(l, r.Resource, at)
+	switch {
+	case free < 0:
+		return 0
+	case r.Cost == 0:
+		return count
 	}
-	cell.Admitted += units
-	cell.Last = max(cell.Last, at)
+	return min(count, free/r.Cost)
 }
 
-func (a *Account) statuses(req *Request, at, refused int64) []Status {
-	if len(req.Limits) == 0 {
+// take counts units in l.
+func (a *Account) take(l *Limit, r *Request, units, at int64) {
+	if l.IsUsageCounter() {
+		return // the cell is its count
+	}
+	s := a.state(l, at)
+	*s = l.settled(*s, at)
+	l.take(s, r, units, at)
+}
+
+func (a *Account) statuses(r *Request, at, refused int64) []Status {
+	if len(r.Limits) == 0 {
 		return nil
 	}
-	statuses := make([]Status, len(req.Limits))
-	for i := range req.Limits {
-		l := &req.Limits[i]
-		statuses[i] = l.CountStatus(a.used(l, req.Resource, at), at, refused)
+	statuses := make([]Status, len(r.Limits))
+	for i := range r.Limits {
+		l := &r.Limits[i]
+		if l.IsCounter() {
+			statuses[i] = l.CountStatus(a.used(l, r.Resource, at), at, refused)
+			continue
+		}
+		s := a.settled(l, at)
+		statuses[i] = l.status(&s, r, at, refused)
 	}
 	return statuses
 }
 
-// used returns the units that l counts in the window of at.
+// used returns the units that l, a counter, has counted in the window of at.
 func (a *Account) used(l *Limit, resource string, at int64) int64 {
 	if l.IsUsageCounter() {
 		if c := a.cells[cellKey{resource, Minute(at)}]; c != nil {
-			return c.Admitted
+			return c.Admitted + c.adjusted
 		}
 		return 0
 	}
-	if s := a.states[stateKey{l.Name, l.WindowStart(at)}]; s != nil {
+	if s := a.states[keyOf(l, at)]; s != nil {
 		return s.used
 	}
 	return 0
 }
 
+// settled returns what l remembers, as of at.
+func (a *Account) settled(l *Limit, at int64) state {
+	if s := a.states[keyOf(l, at)]; s != nil {
+		return l.settled(*s, at)
+	}
+	return state{}
+}
+
+func keyOf(l *Limit, at int64) stateKey {
+	if l.IsCounter() {
+		return stateKey{l.Name, l.WindowStart(at)}
+	}
+	return stateKey{l.Name, -1}
+}
+
+// state returns the state of l to be changed.
 func (a *Account) state(l *Limit, at int64) *state {
-	key := stateKey{l.Name, l.WindowStart(at)}
+	key := keyOf(l, at)
 	s := a.states[key]
 	if s == nil {
-		s = &state{end: l.WindowEnd(at)}
+		s = new(state)
 		if a.states == nil {
 			a.states = make(map[stateKey]*state)
 		}
@@ -134,17 +200,17 @@ func (a *Account) cell(resource string, minute int64) *Cell {
 	return c
 }
 
-// Cell returns what was counted of a resource in an epoch minute, nil if nothing.
-func (a *Account) Cell(resource string, minute int64) *Cell {
-	return a.cells[cellKey{resource, minute}]
-}
-
 // Restore sets a cell's units and returns the cell. Limits whose count is not the
 // usage counter itself know nothing of it.
 func (a *Account) Restore(c Cell) *Cell {
 	cell := a.cell(c.Resource, c.Minute)
 	cell.Admitted, cell.Rejected, cell.Refunded, cell.Last = c.Admitted, c.Rejected, c.Refunded, c.Last
 	return cell
+}
+
+// Cell returns what was counted of a resource in an epoch minute, nil if nothing.
+func (a *Account) Cell(resource string, minute int64) *Cell {
+	return a.cells[cellKey{resource, minute}]
 }
 
 // Cells calls yield with every cell until it returns false.
@@ -156,12 +222,12 @@ func (a *Account) Cells(yield func(*Cell) bool) {
 	}
 }
 
-// Expire forgets the states of windows that ended before stale and the cells of
-// minutes that ended before grace, both unix ms, and reports whether nothing is
-// left.
+// Expire forgets the states that are worth nothing since before stale and the
+// cells of minutes that ended before grace, both unix ms, and reports whether
+// nothing is left.
 func (a *Account) Expire(stale, grace int64) (empty bool) {
 	for key, s := range a.states {
-		if s.end < stale {
+		if s.expire < stale {
 			delete(a.states, key)
 		}
 	}

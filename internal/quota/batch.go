@@ -21,12 +21,13 @@ type Entry struct {
 // array: requests made from one policy share it. Equal requests that do not are
 // merely decided one after the other.
 type identity struct {
-	token    token.ID
-	resource string
-	cost     int64
-	limits   *Limit
-	n        int
-	blocked  bool
+	token     token.ID
+	resource  string
+	cost      int64
+	limits    *Limit
+	n         int
+	blocked   bool
+	overdraft bool
 }
 
 // Group replaces the batch's entries by those of requests, in the order of each
@@ -39,12 +40,12 @@ func (b *Batch) Group(requests []Request) {
 	clear(b.index)
 	for i := range requests {
 		r := &requests[i]
-		id := identity{r.Token, r.Resource, r.Cost, nil, len(r.Limits), r.Blocked}
+		id := identity{r.Token, r.Resource, r.Cost, nil, len(r.Limits), r.Blocked, r.Overdraft}
 		if id.n > 0 {
 			id.limits = &r.Limits[0]
 		}
 		at, known := b.index[id]
-		if !known {
+		if !known || r.Lease != "" { // what the second finds depends on the first
 			at = int32(len(b.Entries))
 			b.index[id] = at
 			b.Entries = append(b.Entries, Entry{Request: r})
@@ -54,26 +55,33 @@ func (b *Batch) Group(requests []Request) {
 	}
 }
 
-// Answer sets result i to what its entry got: yes for the entry's first fit
-// requests, no for the rest.
+// Answer sets result i to what its entry got: the first of them the better answer.
 func (b *Batch) Answer(results []Result, answers []EntryAnswer) {
 	for i, at := range b.of {
 		a := &answers[at]
 		switch {
 		case a.Err != nil:
 			results[i] = Result{Err: a.Err}
-		case a.Fit > 0:
-			a.Fit--
+			continue
+		case a.Clear > 0:
 			results[i].Decision = a.Yes
+		case a.Fit > 0:
+			results[i].Decision = a.Over
 		default:
 			results[i].Decision = a.No
 		}
+		a.Clear--
+		a.Fit--
 	}
 }
 
-// EntryAnswer is what a store decided about an entry.
+// EntryAnswer is what a store decided about an entry. A decision that nobody gets
+// is zero.
 type EntryAnswer struct {
-	Fit     int64    // how many of the entry's requests are allowed
-	Yes, No Decision // for those that are, and for the rest
-	Err     error    // why there is no decision
+	Fit   int64    // how many of the entry's requests are allowed
+	Clear int64    // for how many of those no shadow limit had an objection
+	Yes   Decision // for the clear ones
+	Over  Decision // for those that are allowed although a shadow limit objects
+	No    Decision // for the rest
+	Err   error    // why there is no decision
 }

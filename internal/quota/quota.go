@@ -28,11 +28,20 @@ import (
 type Request struct {
 	Token    token.ID
 	Resource string // canonical, see token.ParseResource; "" is the default resource
-	Cost     int64  // units, 0 to MaxCost; 0 is a peek: it reports and consumes nothing
+	Cost     int64  // units, 0 to MaxCost; 0 is a peek: it reports and consumes nothing, and is
+	// refused only where more than the quota is used
 	// Limits are those of the token's policy that cover Resource. All or nothing:
 	// the request is allowed only if every one of them allows it. None at all
 	// means unlimited; the usage is counted all the same.
 	Limits []Limit
+	// Lease names what a request takes from limits of concurrency, and is unique to
+	// it: it is how the units are released. Asking again under a lease that is
+	// still held prolongs it and takes nothing more from those limits.
+	Lease string
+	// Overdraft says that the units have been used already: they are counted as
+	// admitted and taken from every limit even where they do not fit. Allowed says
+	// whether they did.
+	Overdraft bool
 	// Blocked refuses the request before any limit is asked; its cost is counted
 	// as rejected.
 	Blocked bool
@@ -65,7 +74,7 @@ const Never time.Duration = 1<<63 - 1
 type Status struct {
 	Remaining  int64         // units that could be used now; never negative
 	Reset      time.Duration // until all of the quota is available again if nothing is used meanwhile
-	RetryAfter time.Duration // 0 unless this limit refused
+	RetryAfter time.Duration // 0 unless this limit refused, or would have as a shadow
 }
 
 // Result is what a store answers for one request: a decision, or why there is none.

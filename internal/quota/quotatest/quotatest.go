@@ -77,8 +77,7 @@ func (o *Oracle) DecideAll(_ context.Context, requests []quota.Request) []quota.
 	batch.Group(requests)
 	answers := make([]quota.EntryAnswer, len(batch.Entries))
 	for i, e := range batch.Entries {
-		a := &answers[i]
-		a.Fit, a.Yes, a.No, _ = o.account(e.Token).Decide(e.Request, e.Count, o.Clock.UnixMilli())
+		answers[i], _ = o.account(e.Token).Decide(e.Request, e.Count, o.Clock.UnixMilli())
 	}
 	results := make([]quota.Result, len(requests))
 	batch.Answer(results, answers)

@@ -26,6 +26,11 @@ var run atomic.Int64
 // the store answers and counts as the oracle does.
 func testSequences(t *testing.T, s Subject, clock *Clock) {
 	epoch := clock.UnixMilli()
+	for i, one := range Limits() {
+		rapid.Check(t, func(t *rapid.T) {
+			CheckSequence(t, s, clock, epoch, []quota.Limit{one.Draw(t, fmt.Sprintf("algorithm %d", i))})
+		})
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		CheckSequence(t, s, clock, epoch, rapid.SliceOfN(limit(), 0, 4).Draw(t, "limits"))
 	})
@@ -50,9 +55,9 @@ func CheckSequence(t *rapid.T, s Subject, clock *Clock, epoch int64, limits []qu
 		want := oracle.DecideAll(context.Background(), requests)
 		got := s.DecideAll(context.Background(), requests)
 		for i := range requests {
-			if !reflect.DeepEqual(got[i], want[i]) {
-				t.Fatalf("at epoch + %dms %s of %+v:\n got %s (%+v)\nwant %s (%+v)",
-					at-epoch, requests[i].Token, requests[i], words(got[i]), got[i], words(want[i]), want[i])
+			if limits := requests[i].Limits; !reflect.DeepEqual(got[i], want[i]) {
+				t.Fatalf("at epoch + %dms %s of %+v:\n got %s\nwant %s\nlimits %+v",
+					at-epoch, requests[i].Token, requests[i], words(got[i]), words(want[i]), limits)
 			}
 			cells = append(cells, cell{requests[i].Resource, quota.Minute(at)})
 		}
@@ -86,13 +91,21 @@ func request(tokens []token.ID, limits []quota.Limit) *rapid.Generator[quota.Req
 		if rapid.Bool().Draw(t, "all") {
 			some = limits
 		}
-		return quota.Request{
+		r := quota.Request{
 			Token:    rapid.SampledFrom(tokens).Draw(t, "token"),
 			Resource: rapid.SampledFrom([]string{"", "search"}).Draw(t, "resource"),
 			Cost:     cost().Draw(t, "cost"),
 			Limits:   some,
-			Blocked:  rapid.IntRange(0, 9).Draw(t, "blocked") == 9,
+			Blocked:  rapid.IntRange(0, 19).Draw(t, "blocked") == 19,
 		}
+		r.Overdraft = !r.Blocked && rapid.IntRange(0, 9).Draw(t, "overdraft") == 9
+		for i := range some {
+			if some[i].Algorithm == quota.Concurrency {
+				r.Lease = rapid.SampledFrom([]string{"l1", "l2", "l3", "l4", "l5", "l6"}).Draw(t, "lease")
+				r.Cost = min(r.Cost, 20) // slots: nobody takes billions
+			}
+		}
+		return r
 	})
 }
 
@@ -104,16 +117,83 @@ func cost() *rapid.Generator[int64] {
 	)
 }
 
-// limit draws a limit, unnamed.
+// limit draws a limit of any algorithm, unnamed.
 func limit() *rapid.Generator[quota.Limit] {
-	return rapid.Custom(func(t *rapid.T) quota.Limit {
-		l := quota.Limit{
-			Quota:  rapid.OneOf(rapid.Int64Range(1, 12), rapid.Int64Range(1, quota.MaxCost)).Draw(t, "quota"),
-			Window: rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Minute, 7 * time.Minute, 36 * time.Hour}).Draw(t, "window"),
-		}
-		if rapid.Bool().Draw(t, "one_resource") {
-			l.Resources = []string{"search"}
-		}
-		return l
-	})
+	return rapid.OneOf(Limits()...)
+}
+
+// Limits returns a generator of limits for each algorithm.
+func Limits() []*rapid.Generator[quota.Limit] {
+	calendars := []*quota.Calendar{
+		calendar("hour", "Australia/Lord_Howe", 0), calendar("day", "America/Sao_Paulo", 0), calendar("week", "UTC", 0),
+		calendar("month", "Europe/Berlin", 31), calendar("year", "Asia/Tokyo", 15),
+	}
+	small := rapid.Int64Range(1, 12)
+	any := rapid.OneOf(small, rapid.Int64Range(1, quota.MaxCost))
+	window := rapid.SampledFrom([]time.Duration{time.Millisecond, 7 * time.Millisecond, time.Second, 10 * time.Second, time.Minute, 7 * time.Minute, 36 * time.Hour})
+	kind := func(make func(t *rapid.T) quota.Limit) *rapid.Generator[quota.Limit] {
+		return rapid.Custom(func(t *rapid.T) quota.Limit {
+			l := make(t)
+			l.Shadow = rapid.IntRange(0, 5).Draw(t, "shadow") == 5
+			if rapid.Bool().Draw(t, "one_resource") {
+				l.Resources = []string{"search"}
+			}
+			return l
+		})
+	}
+	return []*rapid.Generator[quota.Limit]{
+		kind(func(t *rapid.T) quota.Limit {
+			return quota.Limit{Quota: any.Draw(t, "quota"), Window: window.Draw(t, "window")}
+		}),
+		kind(func(t *rapid.T) quota.Limit {
+			return quota.Limit{FromFirst: true, Quota: any.Draw(t, "quota"), Window: window.Draw(t, "window")}
+		}),
+		kind(func(t *rapid.T) quota.Limit {
+			return quota.Limit{Algorithm: quota.CalendarWindow, Quota: any.Draw(t, "quota"), Calendar: rapid.SampledFrom(calendars).Draw(t, "calendar")}
+		}),
+		kind(func(t *rapid.T) quota.Limit {
+			l := quota.Limit{Algorithm: quota.SlidingWindow, Quota: any.Draw(t, "quota"), Window: window.Draw(t, "window")}
+			l.Precision = l.Window
+			for _, n := range []time.Duration{60, 10, 7, 4} {
+				if l.Window%(n*time.Millisecond) == 0 {
+					l.Precision = l.Window / n
+					break
+				}
+			}
+			return l
+		}),
+		kind(func(t *rapid.T) quota.Limit {
+			l := quota.Limit{Algorithm: quota.SlidingLog, Quota: rapid.OneOf(small, rapid.Int64Range(1, quota.MaxLog)).Draw(t, "quota"), Window: window.Draw(t, "window")}
+			l.CountRejected = rapid.IntRange(0, 2).Draw(t, "count_rejected") == 2
+			if rapid.IntRange(0, 2).Draw(t, "with_min_interval") == 2 {
+				l.MinInterval = time.Duration(rapid.Int64Range(1, l.Window.Milliseconds()).Draw(t, "min_interval_ms")) * time.Millisecond
+			}
+			return l
+		}),
+		kind(func(t *rapid.T) quota.Limit {
+			l := quota.Limit{Algorithm: quota.TokenBucket, Quota: any.Draw(t, "quota"), Window: window.Draw(t, "window")}
+			if rapid.Bool().Draw(t, "with_burst") {
+				l.Burst = any.Draw(t, "burst")
+			}
+			if l.Name = "x"; l.Validate() != nil { // too fine to count exactly
+				l.Quota, l.Burst = 1000, 5000
+			}
+			return l
+		}),
+		kind(func(t *rapid.T) quota.Limit {
+			return quota.Limit{Algorithm: quota.Concurrency, Quota: small.Draw(t, "quota"), Window: window.Draw(t, "window")}
+		}),
+	}
+}
+
+func calendar(unit, zone string, day int) *quota.Calendar {
+	location, err := time.LoadLocation(zone)
+	if err != nil {
+		panic(err)
+	}
+	c, err := quota.NewCalendar(quota.CalendarOptions{Unit: unit, Zone: location, Day: day})
+	if err != nil {
+		panic(err)
+	}
+	return c
 }
