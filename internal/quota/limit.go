@@ -1,6 +1,9 @@
 package quota
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Algorithm is how a limit counts.
 type Algorithm uint8
@@ -35,7 +38,8 @@ type Limit struct {
 	Algorithm Algorithm
 	Quota     int64         // units, 1 to MaxCost
 	Window    time.Duration // whole milliseconds; unused by CalendarWindow
-	// Resources the limit covers, canonical; none means all of them, counted together.
+	// Resources the limit covers, counted together: canonical names, or patterns
+	// with a raw *, which no name contains. None means all of them.
 	Resources []string
 	// Shadow limits are asked and reported but never refuse. They count what they
 	// would have allowed.
@@ -53,7 +57,8 @@ type Limit struct {
 // covers, the usage counter of the current minute itself, so that it needs no
 // state of its own: an epoch-aligned fixed window of one minute over one resource.
 func (l *Limit) IsUsageCounter() bool {
-	return l.Algorithm == FixedWindow && !l.FromFirst && !l.Shadow && l.Window == time.Minute && len(l.Resources) == 1
+	return l.Algorithm == FixedWindow && !l.FromFirst && !l.Shadow && l.Window == time.Minute &&
+		len(l.Resources) == 1 && !strings.Contains(l.Resources[0], "*")
 }
 
 // IsCounter reports whether the limit's state is one count per window whose start
