@@ -85,15 +85,5 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 			{Name: "rules", Run: gateway.Source.Run},
 		}, parts...)
 	}
-	return s.Run(
-		ctx, c.Enforcer.Server, mux,
-		s.Reload(c, func(changed *config.Config) { e.SetPolicies(enforcer.Compile(changed)) }),
-		service.Part{Name: "counters", Run: func(ctx context.Context) error {
-			<-ctx.Done()
-			// The HTTP server has drained: what is on its way to Redis goes last.
-			flush, cancel := service.Linger(ctx, c.Enforcer.DrainTimeout)
-			defer cancel()
-			return group.Close(flush)
-		}},
-	)
+	return s.Run(ctx, c.Enforcer.Server, mux, parts...)
 }

@@ -45,11 +45,7 @@ with the history in SQLite in a data folder. --redis and --postgres swap one par
 for a real server. At the end it compares what was decided with what the history holds.`,
 		Example: "  tallygate dev --load\n  tallygate dev --redis redis://127.0.0.1:6379 --postgres postgres://me@127.0.0.1/tallygate",
 		RunE: func(command *cobra.Command, _ []string) error {
-			loaded, err := config.Load(o.config, getenv)
-			if err != nil {
-				return err
-			}
-			c, err := o.configure(*loaded)
+			c, err := o.configure(getenv)
 			if err != nil {
 				return err
 			}
@@ -59,7 +55,7 @@ for a real server. At the end it compares what was decided with what the history
 				ctx, cancel = context.WithTimeout(ctx, o.duration)
 				defer cancel()
 			}
-			return dev(ctx, o, c, loaded, command.OutOrStdout(), command.ErrOrStderr())
+			return dev(ctx, o, c, command.OutOrStdout(), command.ErrOrStderr())
 		},
 	}
 	flags := command.Flags()
@@ -77,8 +73,12 @@ for a real server. At the end it compares what was decided with what the history
 	return command
 }
 
-// configure returns what holds when the flags have won over the configuration.
-func (o devOptions) configure(c config.Config) (*config.Config, error) {
+// configure reads the configuration, over which the flags win.
+func (o devOptions) configure(getenv func(string) string) (*config.Config, error) {
+	c, err := config.Load(o.config, getenv)
+	if err != nil {
+		return nil, err
+	}
 	if o.config == "" { // policies that a synthetic load runs into
 		c.Policies = map[string]config.Policy{"default": {Limits: []config.Limit{
 			{Name: "minute", Algorithm: "fixed_window", Quota: 600, Window: time.Minute},
@@ -103,12 +103,12 @@ func (o devOptions) configure(c config.Config) (*config.Config, error) {
 		}
 		c.History.URL = config.SecretURL("sqlite:" + filepath.Join(data, "history.db"))
 	}
-	return &c, nil
+	return c, nil
 }
 
 // dev runs the pipeline until ctx ends, then drains it from front to back and
-// compares both ends. Policies are reloaded from where they were loaded from.
-func dev(ctx context.Context, o devOptions, c, loaded *config.Config, stdout, stderr io.Writer) error {
+// compares both ends.
+func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.Writer) error {
 	s := service.New("dev", c.Log, stderr)
 	service.LogRedis(s.Log)
 
@@ -175,9 +175,6 @@ func dev(ctx context.Context, o devOptions, c, loaded *config.Config, stdout, st
 			return err
 		}
 		parts = append(parts, service.Part{Name: "load", Run: generator})
-	}
-	if o.config != "" {
-		parts = append(parts, s.Reload(loaded, func(changed *config.Config) { e.SetPolicies(enforcer.Compile(changed)) }))
 	}
 	parts = append(
 		parts,

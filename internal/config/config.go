@@ -39,10 +39,6 @@ type Config struct {
 	DefaultPolicy string `yaml:"default_policy"`
 	// Policies by name. Without any, there is one, default, of 60 units per minute.
 	Policies map[string]Policy `yaml:"policies"`
-
-	path   string // of the file; "" without one
-	source []byte // its content
-	getenv func(string) string
 }
 
 // Log says how the services log, on standard error.
@@ -164,7 +160,7 @@ type Limit struct {
 	Algorithm string        `yaml:"algorithm"` // default fixed_window
 	Quota     int64         `yaml:"quota"`     // units
 	Window    time.Duration `yaml:"window"`    // for example 10s, 1m, 36h, 7d
-	Resources []string      `yaml:"resources"` // names, or patterns with *; none means all. Several are counted together.
+	Resources []string      `yaml:"resources"` // none means all, counted together
 }
 
 // Default returns the configuration of an empty file.

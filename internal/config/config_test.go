@@ -41,7 +41,6 @@ func TestTheExampleFileShowsTheDefaults(t *testing.T) {
 	}
 	want := Default()
 	c.Policies, c.DefaultPolicy = want.Policies, want.DefaultPolicy
-	c.path, c.source, c.getenv = "", nil, nil
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("the example differs from the defaults:\n%+v\n%+v", c, want)
 	}

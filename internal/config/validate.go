@@ -12,14 +12,12 @@ import (
 	"time"
 
 	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
 )
 
 // MaxGrace bounds counters.grace: foreign counters live by the minute of the
 // hour, so nothing about counters reaches further than an hour.
 const MaxGrace = time.Hour
-
-// MaxLimits is how many limits a policy may have.
-const MaxLimits = 32
 
 var (
 	namespaceShape = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -107,9 +105,6 @@ func (c *Config) validatePolicies(wrong report) {
 		case !p.Unlimited && !p.Blocked && len(p.Limits) == 0:
 			wrong(key, "has no limits; add some, or set unlimited: true or blocked: true")
 		}
-		if len(p.Limits) > MaxLimits {
-			wrong(key+".limits", "has %d limits, at most %d are allowed; split the policy", len(p.Limits), MaxLimits)
-		}
 		taken := map[string]bool{}
 		for i := range p.Limits {
 			at := fmt.Sprintf("%s.limits[%d]", key, i)
@@ -138,7 +133,7 @@ func (l *Limit) validate(key string, wrong report) {
 		wrong(key+".window", "%v is not a whole number of milliseconds", l.Window)
 	}
 	for i, resource := range l.Resources {
-		if _, err := parseResource(resource); err != nil {
+		if _, err := token.ParseResource(resource); err != nil {
 			wrong(fmt.Sprintf("%s.resources[%d]", key, i), "%v", err)
 		}
 	}

@@ -62,9 +62,6 @@ func New(store Store, policies *Policies, o Options) *Enforcer {
 // Policies returns the policies that hold now.
 func (e *Enforcer) Policies() *Policies { return e.policies.Load() }
 
-// SetPolicies puts policies into force, for every decision that begins afterwards.
-func (e *Enforcer) SetPolicies(policies *Policies) { e.policies.Store(policies) }
-
 // Query asks whether Token may use Cost units of Resource. Token and Resource are canonical.
 type Query struct {
 	Token    token.ID
