@@ -220,7 +220,7 @@ func (o Options) language(t *testing.T, source query.Source, rows []query.Row) {
 // chance asks for what nobody thought of: terms in any combination.
 func (o Options) chance(t *testing.T, source query.Source, rows []query.Row) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	for asked := 0; asked < 150; {
+	for asked := 0; asked < 60; {
 		var q query.Query
 		for range 1 + rng.IntN(3) {
 			part, err := query.Parse(questions[rng.IntN(len(questions))])
@@ -247,7 +247,7 @@ func (o Options) pages(t *testing.T, source query.Source, rows []query.Row) {
 			continue
 		}
 		for _, ascending := range []bool{false, true} {
-			q := query.Query{Sort: query.Sort{Field: f, Ascending: ascending}, Limit: 11}
+			q := query.Query{Sort: query.Sort{Field: f, Ascending: ascending}, Limit: 17}
 			for n := 0; n == 0 || q.After != ""; n++ {
 				q.After = o.check(t, source, rows, q)
 			}
