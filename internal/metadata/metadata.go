@@ -36,6 +36,7 @@ const (
 	FieldRate       = "rate"        // admitted units of that minute so far
 	FieldPeak       = "peak"        // admitted units of the busiest minute
 	FieldPeakMinute = "peak_minute" // the epoch minute of the peak
+	FieldPercent    = "percent"     // highest percentage of any quota used; 0 unless somebody keeps it
 )
 
 // Key returns the key of id's metadata: a hash without TTL.
@@ -97,7 +98,7 @@ func Parse(hash map[string]string) (Meta, error) {
 
 // Hash returns the fields that the tracker writes for id.
 func (m Meta) Hash(id token.ID) map[string]string {
-	hash := map[string]string{FieldToken: string(id)}
+	hash := map[string]string{FieldToken: string(id), FieldPercent: "0"}
 	for name, n := range m.figures() {
 		hash[name] = strconv.FormatInt(*n, 10)
 	}

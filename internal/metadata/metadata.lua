@@ -5,17 +5,17 @@
 --           minute, the units of it to add (not negative), and the unix second of
 --           the last admitted use among them, which is ignored if there is none
 --
--- A new hash gets every figure, 0 where there is nothing yet, and the token: an
--- index on the hash finds and sorts only by fields that are there. Figures stay
+-- A hash without the field token is new, or was begun by an application itself: it
+-- gets every figure, 0 where there is nothing yet, and the token, for an index on
+-- the hash finds and sorts only by fields that are there. Figures stay
 -- below 2^53, so Lua's numbers hold them exactly; "%.0f" writes them without an
 -- exponent. One HMGET and at most one HSET, as an index works once per write.
 local function metadata_move(key, moves)
   local names = { 'ops', 'rejected', 'refunded', 'first', 'last', 'minute', 'rate', 'peak', 'peak_minute' }
-  local old = redis.call('HMGET', key, unpack(names))
-  local fresh, was, now = true, {}, {}
+  local old = redis.call('HMGET', key, 'token', 'percent', unpack(names))
+  local fresh, was, now = not old[1], {}, {}
   for i, name in ipairs(names) do
-    fresh = fresh and not old[i]
-    was[name] = tonumber(old[i]) or 0
+    was[name] = tonumber(old[i + 2]) or 0
     now[name] = was[name]
   end
   table.sort(moves, function(a, b) return a[1] < b[1] end)
@@ -42,7 +42,7 @@ local function metadata_move(key, moves)
   end
   local set = {}
   if fresh then
-    set = { 'token', string.match(key, '^{[^:]*:(.*)}:data$') }
+    set = { 'token', string.match(key, '^{[^:]*:(.*)}:data$'), 'percent', old[2] or '0' }
   end
   for _, name in ipairs(names) do
     if fresh or now[name] ~= was[name] then

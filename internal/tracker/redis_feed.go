@@ -64,13 +64,16 @@ func (f *RedisFeed) Check(ctx context.Context) error {
 	return fmt.Errorf("a tracker cannot follow a %T", f.client)
 }
 
-// Watch implements Feed.
+// Watch implements Feed: over one subscription to a standalone server or a
+// Sentinel's master, or over one to each master of a Cluster.
 func (f *RedisFeed) Watch(ctx context.Context, changed func(usage.Key), resync func()) error {
-	client, ok := f.client.(*redis.Client)
-	if !ok {
-		return fmt.Errorf("a tracker cannot follow a %T", f.client)
+	switch client := f.client.(type) {
+	case *redis.Client:
+		return f.watchNode(ctx, client, changed, resync)
+	case *redis.ClusterClient:
+		return f.watchCluster(ctx, client, changed, resync)
 	}
-	return f.watchNode(ctx, client, changed, resync)
+	return fmt.Errorf("a tracker cannot follow a %T", f.client)
 }
 
 const (

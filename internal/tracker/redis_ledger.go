@@ -35,6 +35,9 @@ type RedisOptions struct {
 	// SeriesSpan is how many minutes a series holds, overriding
 	// timeseries.DefaultSpan.
 	SeriesSpan int
+	// ScanRate bounds how many keys a second a scan looks at, on each master,
+	// overriding the default 100,000: about a twentieth of what a Redis core can.
+	ScanRate int
 	// Log gets the tokens whose keys hold something else than they should,
 	// overriding slog.Default.
 	Log *slog.Logger
@@ -49,6 +52,9 @@ func (o RedisOptions) withDefaults() RedisOptions {
 	}
 	if o.SeriesSpan <= 0 {
 		o.SeriesSpan = timeseries.DefaultSpan
+	}
+	if o.ScanRate <= 0 {
+		o.ScanRate = 100_000
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -103,20 +109,22 @@ type call struct {
 }
 
 // Apply implements Ledger: one script call for every maxTokensPerCall tokens, all
-// in one pipeline.
+// in one pipeline. A call that failed, because its node is away or its slot on the
+// way to another one, does not hold up the others.
 func (l *RedisLedger) Apply(ctx context.Context, cells []usage.Key) ([]usage.Applied, error) {
 	calls := l.calls(cells)
-	if err := l.run(ctx, calls); err != nil {
-		return nil, err
-	}
+	err := l.run(ctx, calls)
 	applied := make([]usage.Applied, 0, len(cells))
 	for _, c := range calls {
-		var err error
-		if applied, err = l.read(c, applied); err != nil {
-			return nil, err
+		if c.reply.Err() != nil {
+			continue
+		}
+		var rerr error
+		if applied, rerr = l.read(c, applied); rerr != nil {
+			return applied, rerr
 		}
 	}
-	return applied, nil
+	return applied, err
 }
 
 // calls groups cells by token and tokens into script calls.
@@ -183,36 +191,38 @@ func foreignNames(minute int64) []string {
 }
 
 // run makes the calls in one pipeline, and those that a server without the script
-// refused once more after loading it there.
+// refused once more after loading it there. It returns the error of one of the
+// calls that failed in the end.
 func (l *RedisLedger) run(ctx context.Context, calls []*call) error {
-	for attempt := 0; ; attempt++ {
-		_, err := l.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for _, c := range calls {
-				c.reply = applyScript.EvalSha(ctx, pipe, c.keys, c.args...)
-			}
-			return nil
-		})
-		if err == nil {
-			return nil
+	l.send(ctx, calls)
+	var again []*call
+	for _, c := range calls {
+		if redis.HasErrorPrefix(c.reply.Err(), "NOSCRIPT") {
+			again = append(again, c)
 		}
-		var again []*call
-		for _, c := range calls {
-			switch cerr := c.reply.Err(); {
-			case cerr == nil:
-			case redis.HasErrorPrefix(cerr, "NOSCRIPT"):
-				again = append(again, c)
-			default:
-				return fmt.Errorf("call the apply script: %w", cerr)
-			}
-		}
-		if len(again) == 0 || attempt == 1 {
-			return fmt.Errorf("call the apply script: %w", err)
-		}
+	}
+	if len(again) > 0 {
 		if err := l.load(ctx); err != nil {
 			return err
 		}
-		calls = again
+		l.send(ctx, again)
 	}
+	for _, c := range calls {
+		if err := c.reply.Err(); err != nil {
+			return fmt.Errorf("call the apply script: %w", err)
+		}
+	}
+	return nil
+}
+
+// send makes calls in one pipeline and leaves each one's outcome in its reply.
+func (l *RedisLedger) send(ctx context.Context, calls []*call) {
+	_, _ = l.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, c := range calls {
+			c.reply = applyScript.EvalSha(ctx, pipe, c.keys, c.args...)
+		}
+		return nil
+	})
 }
 
 // load puts the script on every master.
@@ -283,6 +293,7 @@ func (l *RedisLedger) Scan(ctx context.Context, found func([]usage.Key)) error {
 
 func (l *RedisLedger) scanNode(ctx context.Context, node redis.Cmdable, found func([]usage.Key)) error {
 	match := "{" + string(l.opts.Namespace) + ":*"
+	pause := time.Duration(scanCount) * time.Second / time.Duration(l.opts.ScanRate)
 	for cursor := uint64(0); ; {
 		keys, next, err := node.ScanType(ctx, cursor, match, scanCount, "string").Result()
 		if err != nil {
@@ -293,6 +304,11 @@ func (l *RedisLedger) scanNode(ctx context.Context, node redis.Cmdable, found fu
 		}
 		if cursor = next; cursor == 0 {
 			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("scan the counters: %w", ctx.Err())
+		case <-time.After(pause):
 		}
 	}
 }

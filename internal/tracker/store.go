@@ -25,8 +25,10 @@ type Ledger interface {
 	// atomically: metadata, series and the applied marks move together. It returns
 	// one record per cell with absolute totals, whether they moved or not, except
 	// for cells that have no counter and never had. Applying twice changes
-	// nothing. After an error some tokens may have been applied; apply all again.
+	// nothing. Beside an error it returns what was applied all the same; the other
+	// cells have to be applied again.
 	Apply(ctx context.Context, cells []usage.Key) ([]usage.Applied, error)
 	// Scan calls found with every cell that has a counter in grace, in portions.
+	// It takes its time, so as not to hurt the store.
 	Scan(ctx context.Context, found func([]usage.Key)) error
 }

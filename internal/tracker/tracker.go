@@ -2,6 +2,7 @@ package tracker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -32,6 +33,11 @@ type Options struct {
 	// the default 10 s. What is not done by then is found again by the scan with
 	// which the next tracker starts, as long as its counters are in grace.
 	DrainTimeout time.Duration
+	// RescanEvery is the pause between two scans of the counters in grace while
+	// all is well, overriding the default 5 minutes; negative means never. It must
+	// be well below grace: what notifications lost without anybody noticing is
+	// found then, or not at all.
+	RescanEvery time.Duration
 	// Log gets what an operator should know, overriding slog.Default.
 	Log *slog.Logger
 	// Registerer gets the tracker's collectors; nil registers them nowhere.
@@ -47,6 +53,9 @@ func (o Options) withDefaults() Options {
 	def(&o.FlushEvery, 100*time.Millisecond)
 	def(&o.PublishTimeout, 30*time.Second)
 	def(&o.DrainTimeout, 10*time.Second)
+	if o.RescanEvery == 0 {
+		o.RescanEvery = 5 * time.Minute
+	}
 	if o.ApplyCells <= 0 {
 		o.ApplyCells = 2048
 	}
@@ -74,6 +83,42 @@ type Tracker struct {
 	dirty   map[usage.Key]origin
 	backlog map[usage.Key]usage.Totals
 	age     ages
+	phase   phase
+}
+
+// phase is how far a tracker has come since its start.
+type phase uint8
+
+const (
+	starting   phase = iota // the feed does not deliver yet
+	delivering              // it does; the first scan is under way
+	caughtUp                // what the first scan found is being applied
+	ready
+)
+
+// Ready returns nil once the feed delivers and what the first scan found is
+// applied; otherwise an error that says what is missing.
+func (t *Tracker) Ready(context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch t.phase {
+	case starting:
+		return errors.New("the tracker does not get notifications yet")
+	case delivering:
+		return errors.New("the tracker's first scan is not done yet")
+	case caughtUp:
+		return errors.New("the tracker has not applied yet what its first scan found")
+	}
+	return nil
+}
+
+// advance moves on from one phase to the next.
+func (t *Tracker) advance(from phase) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.phase == from {
+		t.phase++
+	}
 }
 
 // ages says since when the oldest change waits at each stage of its way; zero
@@ -96,7 +141,8 @@ func earlier(a, b time.Time) time.Time {
 type origin uint8
 
 const (
-	scanned  origin = iota // found by a scan: the feed may have missed it
+	checked  origin = iota // found by a scan while all is well: nothing is expected of it
+	scanned                // found by a scan because something may have been missed
 	notified               // heard of from the feed
 )
 
@@ -148,7 +194,10 @@ func (t *Tracker) changed(cell usage.Key) {
 }
 
 // resync is told that changes may have been missed.
-func (t *Tracker) resync() { signal(t.rescan) }
+func (t *Tracker) resync() {
+	t.advance(starting)
+	signal(t.rescan)
+}
 
 func signal(c chan struct{}) {
 	select {
@@ -213,45 +262,52 @@ type flushed struct {
 // are dirty again afterwards.
 func (t *Tracker) applyOnce(ctx context.Context) (flushed, error) {
 	t.mu.Lock()
-	dirty := t.dirty
+	dirty, phase := t.dirty, t.phase
 	t.dirty = make(map[usage.Key]origin, len(dirty)/2)
 	t.age.applying, t.age.dirty = t.age.dirty, time.Time{}
 	t.mu.Unlock()
 
 	var done flushed
 	batch := make([]usage.Key, 0, min(len(dirty), t.opts.ApplyCells))
+	var failed error
+	// apply returns an error only when it makes no sense to go on.
 	apply := func() error {
 		applied, err := t.ledger.Apply(ctx, batch)
-		if err != nil {
-			return fmt.Errorf("apply %d cells: %w", len(batch), err)
-		}
 		for _, a := range applied {
 			done.moved += a.Moved
-			if dirty[a.Key] == scanned {
+			if dirty[a.Key] < notified {
 				done.recovered += a.Moved
 			}
 		}
-		t.queue(applied)
-		for _, cell := range batch {
-			delete(dirty, cell)
+		t.queue(applied, dirty)
+		if err != nil {
+			failed = fmt.Errorf("apply %d cells: %w", len(batch), err)
+			for _, a := range applied {
+				delete(dirty, a.Key)
+			}
+			if len(applied) == 0 {
+				return failed
+			}
+		} else {
+			for _, cell := range batch {
+				delete(dirty, cell)
+			}
 		}
 		done.cells += len(batch)
 		batch = batch[:0]
 		return nil
 	}
-	err := func() error {
-		for cell := range dirty {
-			if batch = append(batch, cell); len(batch) == t.opts.ApplyCells {
-				if err := apply(); err != nil {
-					return err
-				}
+	for cell := range dirty {
+		if batch = append(batch, cell); len(batch) == t.opts.ApplyCells {
+			if apply() != nil {
+				break
 			}
 		}
-		if len(batch) == 0 {
-			return nil
-		}
-		return apply()
-	}()
+	}
+	if len(batch) > 0 && len(batch) < t.opts.ApplyCells {
+		_ = apply() // kept in failed
+	}
+	err := failed
 	t.mu.Lock()
 	if err != nil {
 		t.age.dirty = earlier(t.age.dirty, t.age.applying)
@@ -263,17 +319,24 @@ func (t *Tracker) applyOnce(ctx context.Context) (flushed, error) {
 	t.mu.Unlock()
 	t.metrics.units.Add(float64(done.moved))
 	t.metrics.recovered.Add(float64(done.recovered))
+	if phase == caughtUp && err == nil {
+		t.advance(caughtUp)
+	}
 	return done, err
 }
 
-// queue puts records into the backlog.
-func (t *Tracker) queue(applied []usage.Applied) {
+// queue puts records into the backlog: all of them, whether they say anything new
+// or not, as it may be the record before that was lost, except those which were
+// only looked at for safety.
+func (t *Tracker) queue(applied []usage.Applied, dirty map[usage.Key]origin) {
 	if len(applied) == 0 {
 		return
 	}
 	t.mu.Lock()
 	for _, a := range applied {
-		t.backlog[a.Key] = t.backlog[a.Key].Max(a.Totals)
+		if a.Moved > 0 || dirty[a.Key] != checked {
+			t.backlog[a.Key] = t.backlog[a.Key].Max(a.Totals)
+		}
 	}
 	t.age.backlog = earlier(t.age.backlog, t.age.applying)
 	t.mu.Unlock()
@@ -360,22 +423,34 @@ func (t *Tracker) publishOnce(ctx context.Context) (int, error) {
 	return published, err
 }
 
-// scanLoop scans whenever that was asked for, and again when it failed.
+// scanLoop scans whenever that was asked for, again when it failed, and at a slow
+// steady pace.
 func (t *Tracker) scanLoop(ctx context.Context) {
 	const backoff = time.Second
+	var steady <-chan time.Time
+	if t.opts.RescanEvery > 0 {
+		tick := time.NewTicker(t.opts.RescanEvery)
+		defer tick.Stop()
+		steady = tick.C
+	}
 	failing := false
 	for {
+		how := scanned
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.rescan:
+		case <-steady:
+			how = checked
 		}
-		err := t.scanOnce(ctx)
+		err := t.scanOnce(ctx, how)
 		failing = t.logTurn(ctx, failing, err, "scan counters")
 		if err == nil {
 			continue
 		}
-		t.resync()
+		if how == scanned {
+			t.resync()
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -386,9 +461,13 @@ func (t *Tracker) scanLoop(ctx context.Context) {
 
 // scanOnce marks every cell that has a counter in grace: those that the account
 // holds already too, since the record that says so may have been lost.
-func (t *Tracker) scanOnce(ctx context.Context) error {
+func (t *Tracker) scanOnce(ctx context.Context, how origin) error {
 	t.metrics.rescans.Inc()
-	return t.ledger.Scan(ctx, func(cells []usage.Key) { t.mark(cells, scanned) })
+	err := t.ledger.Scan(ctx, func(cells []usage.Key) { t.mark(cells, how) })
+	if err == nil {
+		t.advance(delivering)
+	}
+	return err
 }
 
 // drain makes the scan that is still wanted, applies and publishes everything,
@@ -398,7 +477,7 @@ func (t *Tracker) drain(ctx context.Context) error {
 		var err error
 		select {
 		case <-t.rescan:
-			if err = t.scanOnce(ctx); err != nil {
+			if err = t.scanOnce(ctx, scanned); err != nil {
 				t.resync()
 			}
 		default:
