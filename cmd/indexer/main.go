@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/tallygate/tallygate/internal/config"
+	"github.com/tallygate/tallygate/internal/dashboard"
 	"github.com/tallygate/tallygate/internal/history"
 	"github.com/tallygate/tallygate/internal/indexer"
 	"github.com/tallygate/tallygate/internal/service"
@@ -51,10 +52,18 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("indexer.read_tokens: %w", err)
 	}
+	pages := dashboard.FromConfig(c, kept, s.Log)
+	pages.Version, pages.Stopping = service.Version(), s.Health.Draining()
+	board, err := dashboard.New(pages)
+	if err != nil {
+		return err
+	}
 	mux := http.NewServeMux()
+	mux.Handle("/", board)
 	mux.Handle("/v1/", queries)
 	return s.Run(
 		ctx, c.Indexer.Server, mux,
 		service.Part{Name: "ingest", Run: ingest.Run}, service.Part{Name: "maintenance", Run: maintain.Run},
+		service.Part{Name: "dashboard", Run: board.Run},
 	)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tallygate/tallygate/internal/config"
+	"github.com/tallygate/tallygate/internal/dashboard"
 	"github.com/tallygate/tallygate/internal/enforcer"
 	"github.com/tallygate/tallygate/internal/history"
 	"github.com/tallygate/tallygate/internal/indexer"
@@ -167,6 +168,14 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 	}
 	queries.Handle("/v1/", answers)
 
+	pages := dashboard.FromConfig(c, kept, s.Log)
+	pages.Version, pages.Stopping = service.Version(), s.Health.Draining()
+	board, err := dashboard.New(pages)
+	if err != nil {
+		return err
+	}
+	queries.Handle("/", board)
+
 	view := newScreen(stdout, e, kept)
 	parts := []service.Part{{Name: "screen", Run: view.run}}
 	if o.load {
@@ -191,6 +200,7 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 		}},
 		service.Part{Name: "maintenance", Run: maintain.Run},
 		s.Serve("query", query, queries, c.Indexer.DrainTimeout),
+		service.Part{Name: "dashboard", Run: board.Run},
 	)
 	if debug != nil {
 		parts = append(parts, s.Serve("debug", debug, service.DebugHandler(s.Metrics), time.Second))
@@ -210,7 +220,7 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 }
 
 func welcome(w io.Writer, public, query net.Addr, debug net.Listener, store string, history config.SecretURL) {
-	fmt.Fprintf(w, "enforcer  http://%s    counters %s\nindexer   http://%s    history %s\n", public, store, query, history)
+	fmt.Fprintf(w, "enforcer  http://%s    counters %s\nindexer   http://%s    history %s\ndashboard http://%[3]s/\n", public, store, query, history)
 	if debug != nil {
 		fmt.Fprintf(w, "metrics   http://%s/metrics\n", debug.Addr())
 	}

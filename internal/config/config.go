@@ -121,7 +121,28 @@ type Indexer struct {
 	Server `yaml:",inline"`
 	// ReadTokens are the SHA-256 digests (printf %s TOKEN | sha256sum) of the bearer
 	// tokens that may ask the query API. Default none: everybody may who reaches it.
-	ReadTokens []string `yaml:"read_tokens"`
+	ReadTokens []string  `yaml:"read_tokens"`
+	Dashboard  Dashboard `yaml:"dashboard"`
+}
+
+// Dashboard says who may look at the indexer's pages. Without credentials they
+// are shown to this machine alone: to whoever asks from it, by the name localhost
+// or a loopback address.
+type Dashboard struct {
+	// Open shows the pages to everybody who reaches the indexer, without signing
+	// in. Default false; set it only behind something that knows who may look.
+	Open bool `yaml:"open"`
+	// Credentials are the bearer tokens with which people sign in.
+	Credentials []Credential `yaml:"credentials"`
+}
+
+// Credential lets one person, or one program, look at the dashboard.
+type Credential struct {
+	Name string `yaml:"name"` // who it is, as it stands in the audit
+	Role string `yaml:"role"` // view or admin
+	// SHA256 of the bearer token, 64 hex digits, so that the file holds no secret.
+	// Make both: openssl rand -hex 32 | tee token | tr -d '\n' | sha256sum
+	SHA256 string `yaml:"sha256"`
 }
 
 // Bus says on what usage records travel from the tracker to the indexer.

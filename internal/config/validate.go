@@ -21,6 +21,7 @@ const MaxGrace = time.Hour
 
 var (
 	namespaceShape = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
+	sha256Shape    = regexp.MustCompile(`^[0-9a-f]{64}$`)
 	nameShape      = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 )
 
@@ -61,6 +62,7 @@ func (c *Config) validate(wrong report) {
 	if c.History.KeepMinutes != 0 {
 		between(wrong, "history.keep_minutes", c.History.KeepMinutes, 24*time.Hour, 100*366*24*time.Hour)
 	}
+	c.Indexer.Dashboard.validate(wrong)
 	c.validatePolicies(wrong)
 }
 
@@ -84,6 +86,27 @@ func (r *Redis) validate(wrong report) {
 	between(wrong, "redis.dial_timeout", r.DialTimeout, time.Millisecond, time.Minute)
 	if r.PoolSize < 1 || r.PoolSize > 10_000 {
 		wrong("redis.pool_size", "%d is not between 1 and 10000", r.PoolSize)
+	}
+}
+
+func (d *Dashboard) validate(wrong report) {
+	if d.Open && len(d.Credentials) > 0 {
+		wrong("indexer.dashboard.open", "excludes credentials; remove one of them")
+	}
+	taken := map[string]bool{}
+	for i, c := range d.Credentials {
+		key := fmt.Sprintf("indexer.dashboard.credentials[%d]", i)
+		if !nameShape.MatchString(c.Name) {
+			wrong(key+".name", "%q is not 1 to 64 characters of [a-z0-9-]", c.Name)
+		}
+		if taken[c.Name] {
+			wrong(key+".name", "%q is taken by another credential; rename one", c.Name)
+		}
+		taken[c.Name] = true
+		oneOf(wrong, key+".role", c.Role, "view", "admin")
+		if !sha256Shape.MatchString(c.SHA256) { // not quoted: it may be the secret itself
+			wrong(key+".sha256", "is not the 64 hex digits of a SHA-256; print them with: tr -d '\\n' <token | sha256sum")
+		}
 	}
 }
 

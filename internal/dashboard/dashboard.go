@@ -32,8 +32,8 @@ import (
 
 // History is what the dashboard reads; *history.Store is one.
 type History interface {
+	query.Source
 	Sum(ctx context.Context) (usage.Totals, error)
-	Tokens(ctx context.Context, page history.Page) ([]history.Token, string, error)
 	Token(ctx context.Context, id token.ID) (history.Token, error)
 	Resources(ctx context.Context, id token.ID) ([]string, error)
 	Usage(ctx context.Context, id token.ID, span history.Span, resources ...string) ([]history.Point, error)
@@ -51,8 +51,7 @@ type Policies struct {
 // Options say what a dashboard shows and to whom.
 type Options struct {
 	History History
-	// Search answers queries about tokens. Without it they can be listed in the
-	// order of the history's figures, and not be filtered.
+	// Search answers queries about tokens, History unless set.
 	Search   query.Source
 	Policies func() Policies // asked anew for each page
 	Version  string          // of the program, shown at the foot of each page
@@ -63,6 +62,9 @@ type Options struct {
 	// behind something that knows who may.
 	Open bool
 	Log  *slog.Logger
+	// Stopping ends the streams of live updates when it is closed: otherwise they
+	// never end. Nil is never.
+	Stopping <-chan struct{}
 	// Now is the clock; time.Now unless set.
 	Now func() time.Time
 }
@@ -82,7 +84,7 @@ func New(o Options) (*Dashboard, error) {
 		return nil, errors.New("dashboard: History, Policies and Log must be set")
 	}
 	if o.Search == nil {
-		o.Search = listing{o.History}
+		o.Search = o.History
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -114,8 +116,7 @@ func New(o Options) (*Dashboard, error) {
 	return d, nil
 }
 
-// Run watches the history while somebody looks, until ctx ends; then it ends the
-// streams of live updates, which otherwise never end.
+// Run watches the history while somebody looks, until ctx ends.
 func (d *Dashboard) Run(ctx context.Context) error { return d.live.run(ctx) }
 
 // ServeHTTP implements http.Handler.

@@ -201,11 +201,11 @@ func options(h *history.Store, change ...func(*dashboard.Options)) dashboard.Opt
 // serve runs a dashboard over a history until the test ends.
 func serve(t testing.TB, h *history.Store, change ...func(*dashboard.Options)) *httptest.Server {
 	t.Helper()
-	d, err := dashboard.New(options(h, change...))
+	ctx, cancel := context.WithCancel(context.Background())
+	d, err := dashboard.New(options(h, append(change, func(o *dashboard.Options) { o.Stopping = ctx.Done() })...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
 	server := httptest.NewServer(d)

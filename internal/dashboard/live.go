@@ -21,14 +21,13 @@ const (
 type live struct {
 	history History
 	woken   chan struct{} // a first watcher has come
-	done    chan struct{} // closed when run ends
 
 	mu       sync.Mutex
 	watchers map[chan usage.Totals]struct{}
 }
 
 func newLive(h History) *live {
-	return &live{history: h, woken: make(chan struct{}, 1), done: make(chan struct{}), watchers: map[chan usage.Totals]struct{}{}}
+	return &live{history: h, woken: make(chan struct{}, 1), watchers: map[chan usage.Totals]struct{}{}}
 }
 
 // watch returns a channel on which the latest totals arrive after each change.
@@ -70,7 +69,6 @@ func (l *live) tell(t usage.Totals) {
 }
 
 func (l *live) run(ctx context.Context) error {
-	defer close(l.done)
 	var last usage.Totals
 	for {
 		if !l.watched() {
@@ -124,7 +122,7 @@ func (d *Dashboard) serveLive(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-r.Context().Done():
 			return
-		case <-d.live.done:
+		case <-d.Stopping:
 			return
 		case <-keep.C:
 			ok = send(": still here\n\n")

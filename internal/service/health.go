@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -19,7 +18,8 @@ const (
 // safe for concurrent use.
 type Health struct {
 	log      *slog.Logger
-	draining atomic.Bool
+	drain    sync.Once
+	draining chan struct{} // closed when the service has begun to stop
 
 	mu      sync.Mutex
 	checks  []check
@@ -41,7 +41,11 @@ func (h *Health) Add(name string, ask func(ctx context.Context) error) {
 }
 
 // Drain makes the service unready for good, so that balancers turn away from it.
-func (h *Health) Drain() { h.draining.Store(true) }
+func (h *Health) Drain() { h.drain.Do(func() { close(h.draining) }) }
+
+// Draining returns a channel that is closed when the service begins to stop: a
+// response that would go on for ever ends then.
+func (h *Health) Draining() <-chan struct{} { return h.draining }
 
 // Register serves GET /healthz and GET /readyz.
 func (h *Health) Register(mux *http.ServeMux) {
@@ -49,9 +53,11 @@ func (h *Health) Register(mux *http.ServeMux) {
 		answer(w, http.StatusOK, map[string]any{"status": "alive"})
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if h.draining.Load() {
+		select {
+		case <-h.draining:
 			answer(w, http.StatusServiceUnavailable, map[string]any{"status": "draining"})
 			return
+		default:
 		}
 		if failing := h.check(r.Context()); len(failing) > 0 {
 			answer(w, http.StatusServiceUnavailable, map[string]any{"status": "not ready", "failing": failing})

@@ -39,7 +39,7 @@ type Service struct {
 // New returns a service that logs to stderr.
 func New(name string, log config.Log, stderr io.Writer) *Service {
 	s := &Service{Name: name, Log: NewLogger(log, stderr).With("service", name), Metrics: prometheus.NewRegistry()}
-	s.Health = &Health{log: s.Log}
+	s.Health = &Health{log: s.Log, draining: make(chan struct{})}
 	s.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "tallygate_build_info", Help: "Always 1; the labels say what runs.",
