@@ -171,6 +171,30 @@ func TestAccountIsExactAfterTheHistoryWasAway(t *testing.T) {
 	p.checkAccounts(report)
 }
 
+// On a cluster every master tells of its own counters, and slots move while they
+// are counted in.
+func TestAccountIsExactOnACluster(t *testing.T) {
+	p := startPipeline(t, setup{cluster: true})
+	enforced, classic := p.enforcedLoad(), p.classicLoad()
+	enforced.until(1500)
+	for i, from := range p.cluster.Nodes {
+		for _, slot := range p.cluster.OwnedSlots(from, 10) {
+			p.cluster.MoveSlot(slot, from, p.cluster.Nodes[(i+1)%len(p.cluster.Nodes)])
+		}
+	}
+	enforced.until(1500)
+	p.tracker.kill()
+	enforced.until(1500)
+	p.tracker.start()
+	enforced.until(1000)
+	report, foreign := enforced.finish(), classic.finish()
+	checkCertain(t, report)
+	checkAnswered(t, foreign)
+	enforced.seen.checkQuotas(t)
+	withoutRejections(foreign)
+	p.checkAccounts(report, foreign)
+}
+
 // When answers get lost nobody knows whether they were counted. No request may be
 // counted twice for that, no quota be exceeded, and both accounts stay equal.
 func TestLostAnswersAreCountedAtMostOnce(t *testing.T) {

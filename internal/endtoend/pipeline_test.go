@@ -71,9 +71,10 @@ var limits = []struct {
 // pipeline is all services as processes of their own.
 type pipeline struct {
 	t         testing.TB
-	config    string // path of tallygate.yaml
-	redis     *redistest.Server
-	client    *redis.Client
+	config    string             // path of tallygate.yaml
+	redis     *redistest.Server  // nil on a cluster
+	cluster   *redistest.Cluster // nil on a single server
+	client    redis.UniversalClient
 	history   string // URL of the Postgres database
 	enforcers []*service
 	tracker   *service
@@ -82,6 +83,7 @@ type pipeline struct {
 
 // setup is how a pipeline differs from the usual one.
 type setup struct {
+	cluster bool     // a Redis Cluster of three masters instead of a single server
 	redis   []string // further arguments of redis-server
 	history string   // URL of the Postgres database; "" is a fresh one
 	yaml    string   // appended to the configuration
@@ -102,13 +104,21 @@ func startPipeline(t testing.TB, s setup) *pipeline {
 // started.
 func newPipeline(t testing.TB, s setup) *pipeline {
 	t.Helper()
-	p := &pipeline{t: t, redis: redistest.Start(t, s.redis...), history: s.history}
+	p := &pipeline{t: t, history: s.history}
 	if p.history == "" {
 		p.history = pgtest.Database(t)
 	}
-	p.client = p.redis.Client()
 	var yaml strings.Builder
-	fmt.Fprintf(&yaml, "redis: {url: %q}\nhistory: {url: %q}\ndefault_policy: tight\npolicies:\n  tight:\n    limits:\n", p.redis.URL(), p.history)
+	if s.cluster {
+		p.cluster = redistest.StartCluster(t, 3, s.redis...)
+		p.client = p.cluster.Client()
+		fmt.Fprintf(&yaml, "redis: {cluster: true, url: %q}\n", p.cluster.Nodes[0].URL())
+	} else {
+		p.redis = redistest.Start(t, s.redis...)
+		p.client = p.redis.Client()
+		fmt.Fprintf(&yaml, "redis: {url: %q}\n", p.redis.URL())
+	}
+	fmt.Fprintf(&yaml, "history: {url: %q}\ndefault_policy: tight\npolicies:\n  tight:\n    limits:\n", p.history)
 	for _, l := range limits {
 		fmt.Fprintf(&yaml, "      - {name: %s, quota: %d, window: %s", l.name, l.quota, l.window)
 		if l.resource != "" {
