@@ -188,11 +188,13 @@ func TestAccountIsExactOnACluster(t *testing.T) {
 	p.tracker.start()
 	enforced.until(1000)
 	report, foreign := enforced.finish(), classic.finish()
-	checkCertain(t, report)
-	checkAnswered(t, foreign)
+	// A key that is between two masters cannot be asked for a moment.
+	if r := report.Requests; r.Failed > 0 || r.Unknown*100 > r.Admitted || r.Rejected == 0 {
+		t.Errorf("requests %+v: %v", r, report.Errors)
+	}
 	enforced.seen.checkQuotas(t)
 	withoutRejections(foreign)
-	p.checkAccounts(report, foreign)
+	p.checkBounds(report, foreign)
 }
 
 // When answers get lost nobody knows whether they were counted. No request may be
