@@ -48,7 +48,11 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, ClaimAfter: c.Bus.ClaimAfter, Log: s.Log})
 	ingest := indexer.New(bus, kept, indexer.Options{Log: s.Log, Registerer: s.Metrics})
 	maintain := indexer.NewMaintenance(kept, indexer.MaintenanceOptions{KeepMinutes: c.History.KeepMinutes, Log: s.Log, Registerer: s.Metrics})
-	queries, err := indexer.Handler(kept, indexer.APIOptions{ReadTokens: c.Indexer.ReadTokens, Log: s.Log})
+	answers, keepIndex, err := answerers(client, c, kept, s.Log)
+	if err != nil {
+		return err
+	}
+	queries, err := indexer.Handler(kept, indexer.APIOptions{Search: answers, ReadTokens: c.Indexer.ReadTokens, Log: s.Log})
 	if err != nil {
 		return fmt.Errorf("indexer.read_tokens: %w", err)
 	}
@@ -64,6 +68,6 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	return s.Run(
 		ctx, c.Indexer.Server, mux,
 		service.Part{Name: "ingest", Run: ingest.Run}, service.Part{Name: "maintenance", Run: maintain.Run},
-		service.Part{Name: "dashboard", Run: board.Run},
+		service.Part{Name: "dashboard", Run: board.Run}, service.Part{Name: "search", Run: keepIndex},
 	)
 }

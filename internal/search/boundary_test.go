@@ -21,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/tallygate/tallygate/internal/proctest"
 	"github.com/tallygate/tallygate/internal/query"
 	"github.com/tallygate/tallygate/internal/query/querytest"
@@ -59,7 +61,7 @@ func TestAServerThatHangsCostsTheTimeout(t *testing.T) {
 	server := redistest.Start(t)
 	server.Pause()
 	defer server.Resume()
-	x, err := search.Open(search.Options{URL: server.URL(), Timeout: 50 * time.Millisecond})
+	x, err := search.Open(server.Client(), search.Options{Timeout: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,17 +128,25 @@ func answering(t *testing.T, reply string) string {
 	return l.Addr().String()
 }
 
-func TestOpenSaysWhatIsWrongWithAURLAndKeepsThePassword(t *testing.T) {
-	for url, want := range map[string]string{
-		"":                                  "redis://",
-		"http://user:hunter2@host":          "redis://",
-		"redis://user:hunter2@host:port%zz": "redis://",
-		"redis://user:hunter2@host/3":       "database 0 only",
-	} {
-		_, err := search.Open(search.Options{URL: url})
-		if !errors.Is(err, search.ErrURL) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%s: %v", url, err)
-		}
+func TestOpenRefusesADatabaseThatNoIndexSees(t *testing.T) {
+	client := redis.NewClient(&redis.Options{DB: 3})
+	defer client.Close()
+	if _, err := search.Open(client, search.Options{}); !errors.Is(err, search.ErrUnsuited) || !strings.Contains(err.Error(), "database 0 only") {
+		t.Error(err)
+	}
+}
+
+func TestAClusterIsAskedAtAnyNodeThatAnswers(t *testing.T) {
+	server := redistest.Start(t)
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{proctest.FreeAddr(t), server.Addr}})
+	defer client.Close()
+	x, err := search.Open(client, search.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer x.Close()
+	if _, err := x.Status(t.Context()); !errors.Is(err, search.ErrNoSearch) { // as only a server that answers says it
+		t.Error(err)
 	}
 }
 
@@ -165,10 +175,18 @@ func TestUsersPasswordsAndTLS(t *testing.T) {
 		{"redis://:hunter2@" + server.Addr, nil, search.ErrNoSearch}, // as it is said by a server that has let us in
 		{"redis://reader:s3cret@" + server.Addr, nil, search.ErrNoSearch},
 		{"redis://reader:wrong@" + server.Addr, nil, search.ErrRefused},
-		{"rediss://:hunter2@" + addr, &tls.Config{RootCAs: roots}, search.ErrNoSearch},
+		{"rediss://:hunter2@" + addr, &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"}, search.ErrNoSearch},
 		{"rediss://:hunter2@" + addr, nil, search.ErrDown}, // nobody vouches for it
 	} {
-		x, err := search.Open(search.Options{URL: c.url, TLS: c.tls})
+		opts, err := redis.ParseURL(c.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.tls != nil {
+			opts.TLSConfig = c.tls
+		}
+		client := redis.NewClient(opts)
+		x, err := search.Open(client, search.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +194,7 @@ func TestUsersPasswordsAndTLS(t *testing.T) {
 		if !errors.Is(err, c.want) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, want %v", c.url, err, c.want)
 		}
-		_ = x.Close()
+		_, _ = x.Close(), client.Close()
 	}
 }
 
@@ -315,4 +333,29 @@ func FuzzNoWordBreaksOut(f *testing.F) {
 
 func quoted(word string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(word) + `"`
+}
+
+func TestKeepSaysOnceWhatItFindsAndEndsWithItsContext(t *testing.T) {
+	addr := resptest.Start(t)
+	write(t, writer(t, addr), query.Row{Token: "a"})
+	var said strings.Builder
+	ctx, end := context.WithCancel(t.Context())
+	log := slog.New(slog.NewTextHandler(&ending{Builder: &said, end: end}, nil))
+	if err := open(t, addr).Keep(ctx, log); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(said.String(), "search index is ready") || !strings.Contains(said.String(), "tokens=1") {
+		t.Errorf("said %s", said.String())
+	}
+}
+
+// ending ends something when it is written to.
+type ending struct {
+	*strings.Builder
+	end func()
+}
+
+func (e *ending) Write(p []byte) (int, error) {
+	e.end()
+	return e.Builder.Write(p)
 }

@@ -2,7 +2,6 @@ package search
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -17,8 +16,8 @@ import (
 // client is the wall around redisearch-go: the only place that knows it, or redigo
 // below it.
 //
-// The pool is ours, as theirs knows neither TLS nor timeouts nor users. FT.CREATE
-// is ours, as theirs puts SORTABLE where the server refuses it and has no UNF.
+// The pool is ours, as theirs knows neither TLS nor timeouts nor users; it dials as
+// the rest of Tallygate does, by the options of a go-redis client. FT.CREATE is ours, as theirs puts SORTABLE where the server refuses it and has no UNF.
 // Queries are built by them and sent by us: their call loses the server's errors
 // and knows no TIMEOUT. What they panic at becomes an error.
 type client struct {
@@ -26,50 +25,74 @@ type client struct {
 	timeout time.Duration
 }
 
-func newClient(opts Options) (*client, error) {
-	// The parser of go-redis, so that one URL means the same to all of Tallygate.
-	// Its errors may quote the password.
-	at, err := goredis.ParseURL(opts.URL)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("%w: it must be redis://[user:password@]host:port, rediss:// or unix:///path", ErrURL)
-	case at.DB != 0:
-		return nil, fmt.Errorf("%w: it names database %d, but RediSearch looks at database 0 only", ErrURL, at.DB)
-	}
-	secure := at.TLSConfig
-	if secure != nil && opts.TLS != nil {
-		secure = opts.TLS.Clone()
-		if secure.ServerName == "" {
-			secure.ServerName = at.TLSConfig.ServerName
-		}
-	}
-	dial := []redis.DialOption{
-		redis.DialConnectTimeout(opts.Timeout),
-		redis.DialReadTimeout(opts.Timeout),
-		redis.DialWriteTimeout(opts.Timeout),
-		redis.DialUsername(at.Username),
-		redis.DialPassword(at.Password),
-		// redigo's own TLS takes the server's name from the address.
-		redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
-			plain := &net.Dialer{Timeout: opts.Timeout}
-			if secure == nil {
-				return plain.DialContext(ctx, network, addr)
-			}
-			return (&tls.Dialer{NetDialer: plain, Config: secure}).DialContext(ctx, network, addr)
-		}),
+// newClient returns a client of the server that like talks to; it takes from it
+// where that is, how to dial and as whom.
+func newClient(like goredis.UniversalClient, opts Options) (*client, error) {
+	at, err := options(like)
+	if err != nil {
+		return nil, err
 	}
 	return &client{
 		timeout: opts.Timeout,
 		pool: &redis.Pool{
-			DialContext: func(ctx context.Context) (redis.Conn, error) {
-				return redis.DialContext(ctx, at.Network, at.Addr, dial...)
-			},
+			DialContext: func(ctx context.Context) (redis.Conn, error) { return dial(ctx, at, opts.Timeout) },
 			MaxActive:   opts.Connections,
 			MaxIdle:     opts.Connections,
 			IdleTimeout: time.Minute,
 			Wait:        true,
 		},
 	}, nil
+}
+
+// options returns how to reach the server, or the servers, of a client of go-redis;
+// each dials, TLS included, and for Sentinels to the master of the moment.
+func options(like goredis.UniversalClient) ([]*goredis.Options, error) {
+	switch c := like.(type) {
+	case *goredis.Client:
+		if o := c.Options(); o.DB != 0 {
+			return nil, fmt.Errorf("%w: RediSearch looks at database 0 only, and the Redis URL names database %d", ErrUnsuited, o.DB)
+		}
+		return []*goredis.Options{c.Options()}, nil
+	case *goredis.ClusterClient: // any node coordinates
+		var all []*goredis.Options
+		for _, addr := range c.Options().Addrs {
+			node := goredis.NewClient(&goredis.Options{
+				Addr: addr, Username: c.Options().Username, Password: c.Options().Password,
+				TLSConfig: c.Options().TLSConfig, DialTimeout: c.Options().DialTimeout, Dialer: c.Options().Dialer,
+			})
+			all = append(all, node.Options())
+			if err := node.Close(); err != nil { // it has never connected
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("%w: a client that is a %T", ErrUnsuited, like)
+}
+
+// dial connects to the first server that answers.
+func dial(ctx context.Context, at []*goredis.Options, timeout time.Duration) (_ redis.Conn, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var plain net.Conn
+	for _, o := range at {
+		if plain, err = o.Dialer(ctx, o.Network, o.Addr); err != nil {
+			continue
+		}
+		conn := redis.NewConn(plain, timeout, timeout)
+		if o.Password != "" {
+			args := redis.Args{o.Password}
+			if o.Username != "" {
+				args = redis.Args{o.Username, o.Password}
+			}
+			if _, err = redis.DoContext(conn, ctx, "AUTH", args...); err != nil {
+				_ = conn.Close()
+				return nil, err
+			}
+		}
+		return conn, nil
+	}
+	return nil, err
 }
 
 func (c *client) close() error { return c.pool.Close() }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 )
 
@@ -77,4 +78,59 @@ func (x *Index) dropBefore(ctx context.Context, v int) error {
 		}
 	}
 	return nil
+}
+
+// Keep makes the index and keeps it until ctx ends: it looks every minute whether
+// it is still there, as it goes with a FLUSHALL or with a server that was replaced,
+// and whether the server has search meanwhile. Without it queries go elsewhere
+// (Prefer), so what fails is logged, once, and tried again. It returns nil.
+func (x *Index) Keep(ctx context.Context, log *slog.Logger) error {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	for said := ""; ; {
+		if say := x.keepOnce(ctx); say.text() != said && ctx.Err() == nil {
+			said = say.text()
+			say.to(log)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// news is what Keep has to say.
+type news struct {
+	status Status
+	err    error
+}
+
+func (x *Index) keepOnce(ctx context.Context) news {
+	if err := x.Migrate(ctx); err != nil {
+		return news{err: err}
+	}
+	s, err := x.Status(ctx)
+	return news{s, err}
+}
+
+// text is equal for news that are not new.
+func (n news) text() string {
+	if n.err != nil {
+		return n.err.Error()
+	}
+	return fmt.Sprintf("%s %d", n.status.Index, n.status.Failures)
+}
+
+func (n news) to(log *slog.Logger) {
+	switch {
+	case errors.Is(n.err, ErrNoSearch):
+		log.Info("no search index", "reason", n.err)
+	case n.err != nil:
+		log.Warn("no search index, it will be tried again", "err", n.err)
+	case n.status.Failures > 0:
+		log.Warn("tokens are missing in the search index: figures of theirs are none", "index", n.status.Index, "failures", n.status.Failures)
+	default:
+		log.Info("search index is ready", "index", n.status.Index, "tokens", n.status.Tokens)
+	}
 }

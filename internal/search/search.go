@@ -22,11 +22,12 @@ package search
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/tallygate/tallygate/internal/query"
 )
@@ -40,20 +41,15 @@ var (
 	ErrDown     = errors.New("the search server does not answer")
 	ErrRefused  = errors.New("the search server refuses")
 	ErrReply    = errors.New("the search server's reply cannot be understood")
-	ErrURL      = errors.New("invalid URL of the search server")
+	ErrUnsuited = errors.New("the Redis connection is not suited for search")
 )
 
-// Options of Open. The zero value of each field but URL stands for its default.
+// Options of Open. The zero value of each field stands for its default.
 type Options struct {
-	// URL is redis://[user:password@]host:port, rediss:// for TLS, or unix:///path.
-	// RediSearch looks at database 0 only. Of a cluster any node will do.
-	URL string
-	// TLS of rediss:// URLs, overriding the system's roots and the URL's host name.
-	TLS *tls.Config
 	// Namespace of the metadata, overriding the default "api".
 	Namespace string
 	// Timeout bounds each call: dial, and a query. Default 5s. The server is told to
-	// give up later than that, as it would otherwise pass off half an answer as whole.
+	// give up later than that, as it may pass off half an answer as whole.
 	Timeout time.Duration
 	// Connections at most at a time; further callers wait. Default 8.
 	Connections int
@@ -76,9 +72,11 @@ type Index struct {
 
 var _ query.Source = (*Index)(nil)
 
-// Open returns the index of a server, without connecting to it. The error wraps
-// ErrURL.
-func Open(opts Options) (*Index, error) {
+// Open returns the index of the server that redis talks to: a server, the master of
+// Sentinels, or a Cluster, of which any node will do. It uses that client's address
+// and credentials and makes connections of its own, later. The error wraps
+// ErrUnsuited.
+func Open(redis redis.UniversalClient, opts Options) (*Index, error) {
 	if opts.Namespace == "" {
 		opts.Namespace = "api"
 	}
@@ -91,7 +89,7 @@ func Open(opts Options) (*Index, error) {
 	if opts.Poll <= 0 {
 		opts.Poll = 200 * time.Millisecond
 	}
-	c, err := newClient(opts)
+	c, err := newClient(redis, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ func writer(t testing.TB, addr string) *redis.Client {
 
 func open(t testing.TB, addr string) *search.Index {
 	t.Helper()
-	x, err := search.Open(search.Options{URL: "redis://" + addr, Poll: 5 * time.Millisecond})
+	x, err := search.Open(redis.NewClient(&redis.Options{Addr: addr}), search.Options{Poll: 5 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
