@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -23,7 +24,10 @@ import (
 	"github.com/tallygate/tallygate/internal/usage"
 )
 
-func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("rapid.checks", "25") // unless the command line says otherwise
+	os.Exit(pgtest.Main(m))
+}
 
 // onEach runs test over each database, with the URL of an empty one.
 func onEach(t *testing.T, test func(t *testing.T, url string)) {
@@ -81,8 +85,8 @@ func TestTokensAreOneAccountOverResourcesAndMinutes(t *testing.T) {
 	})
 }
 
-// The bug that this is about: totals added without a lock on the token, or from
-// old values read before it, count what another writer has just counted.
+// The bug that this is about: totals moved by what rows grew by since they were
+// read, and not since they were locked, count what another writer has just counted.
 func TestAnyOrderRepeatsSplitsAndWritersGiveTheSameTables(t *testing.T) {
 	onEach(t, func(t *testing.T, url string) {
 		s, other := open(t, url), open(t, url)

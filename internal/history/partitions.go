@@ -67,7 +67,7 @@ func (p *postgres) makeDay(ctx context.Context, day int64) error {
 			return err
 		}
 		_, err = tx.Exec(ctx, fmt.Sprintf(`
-			CREATE TABLE %[1]s (LIKE usage_minutes INCLUDING ALL);
+			CREATE TABLE %[1]s (LIKE usage_minutes INCLUDING ALL) WITH (fillfactor = 85);
 			ALTER TABLE usage_minutes ATTACH PARTITION %[1]s FOR VALUES FROM (%[2]d) TO (%[3]d)`,
 			partition(day), day*perDay, (day+1)*perDay))
 		return err

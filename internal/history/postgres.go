@@ -90,51 +90,37 @@ func (p *postgres) migrator() (*migrator, error) {
 	return newMigrator(goose.DialectPostgres, p.db, "postgres", 1, goose.WithSessionLocker(locker))
 }
 
-// Each writer first makes and locks its tokens' rows, in one order, and only then
-// looks at the old values: nobody else can move them until it commits.
-const (
-	pgMakeTokens = `INSERT INTO tokens (token) SELECT unnest($1::text[]) ON CONFLICT DO NOTHING`
-	pgLockTokens = `SELECT count(*) FROM (
-		SELECT FROM tokens WHERE token = ANY ($1::text[]) ORDER BY token FOR NO KEY UPDATE) locked`
-
-	// All parts see the rows as they were before the statement. The bounds on
-	// minute spare the partitions that cannot matter.
-	pgIngest = `
-WITH new AS (
-	SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
-		AS n (token, resource, minute, admitted, rejected, refunded, last_use)
-), old AS (
-	SELECT u.* FROM new JOIN usage_minutes u USING (token, resource, minute)
-	WHERE u.minute BETWEEN $8 AND $9
-), stored AS (
+// pgIngest merges rows and adds what each has grown by to its token. A row says
+// that itself, while it is locked, whoever else writes it; so it needs no look at
+// the old rows, which another writer could change in between. Both tables are
+// written in the order of their keys: writers wait for each other, never in a circle.
+const pgIngest = `
+WITH stored AS (
 	INSERT INTO usage_minutes AS u (token, resource, minute, admitted, rejected, refunded, last_use)
-	SELECT * FROM new
+	SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
 	ON CONFLICT (token, resource, minute) DO UPDATE SET
-		admitted = greatest(u.admitted, excluded.admitted),
-		rejected = greatest(u.rejected, excluded.rejected),
-		refunded = greatest(u.refunded, excluded.refunded),
+		admitted = greatest(u.admitted, excluded.admitted), admitted_before = u.admitted,
+		rejected = greatest(u.rejected, excluded.rejected), rejected_before = u.rejected,
+		refunded = greatest(u.refunded, excluded.refunded), refunded_before = u.refunded,
 		last_use = greatest(u.last_use, excluded.last_use)
 	WHERE u.admitted < excluded.admitted OR u.rejected < excluded.rejected
 		OR u.refunded < excluded.refunded OR u.last_use < excluded.last_use
 	RETURNING *
-), grown AS (
-	SELECT s.token,
-		sum(s.admitted - coalesce(o.admitted, 0)) AS admitted,
-		sum(s.rejected - coalesce(o.rejected, 0)) AS rejected,
-		sum(s.refunded - coalesce(o.refunded, 0)) AS refunded,
-		min(s.minute * 60) FILTER (WHERE s.admitted > 0) AS first_use,
-		max(s.last_use) AS last_use
-	FROM stored s LEFT JOIN old o USING (token, resource, minute)
-	GROUP BY s.token
 )
-UPDATE tokens t SET
-	ops = t.ops + g.admitted,
-	rejected = t.rejected + g.rejected,
-	refunded = t.refunded + g.refunded,
-	first_use = coalesce(least(nullif(t.first_use, 0), g.first_use), 0),
-	last_use = greatest(t.last_use, g.last_use)
-FROM grown g WHERE t.token = g.token`
-)
+INSERT INTO tokens AS t (token, ops, rejected, refunded, first_use, last_use)
+SELECT token,
+	sum(admitted - coalesce(admitted_before, 0)),
+	sum(rejected - coalesce(rejected_before, 0)),
+	sum(refunded - coalesce(refunded_before, 0)),
+	coalesce(min(minute * 60) FILTER (WHERE admitted > 0), 0),
+	max(last_use)
+FROM stored GROUP BY token ORDER BY token
+ON CONFLICT (token) DO UPDATE SET
+	ops = t.ops + excluded.ops,
+	rejected = t.rejected + excluded.rejected,
+	refunded = t.refunded + excluded.refunded,
+	first_use = coalesce(least(nullif(t.first_use, 0), nullif(excluded.first_use, 0)), 0),
+	last_use = greatest(t.last_use, excluded.last_use)`
 
 func (p *postgres) ingest(ctx context.Context, records []usage.Record) (tooLate int, err error) {
 	if err := p.ensureDays(ctx, records); err != nil {
@@ -229,25 +215,17 @@ func (p *postgres) snapshot() sql.IsolationLevel { return sql.LevelRepeatableRea
 func pgIngestRecords(ctx context.Context, tx pgx.Tx, records []usage.Record) error {
 	n := len(records)
 	var (
-		tokens               []string // distinct
-		token, resource      = make([]string, n), make([]string, n)
-		minute               = make([]int64, n)
-		admitted, rejected   = make([]int64, n), make([]int64, n)
-		refunded, last       = make([]int64, n), make([]int64, n)
-		minMinute, maxMinute = records[0].Minute, records[0].Minute
+		token, resource    = make([]string, n), make([]string, n)
+		minute, last       = make([]int64, n), make([]int64, n)
+		admitted, rejected = make([]int64, n), make([]int64, n)
+		refunded           = make([]int64, n)
 	)
 	for i, r := range records {
-		if i == 0 || r.Token != records[i-1].Token {
-			tokens = append(tokens, string(r.Token))
-		}
 		token[i], resource[i], minute[i] = string(r.Token), r.Resource, r.Minute
 		admitted[i], rejected[i], refunded[i], last[i] = r.Admitted, r.Rejected, r.Refunded, r.Last
-		minMinute, maxMinute = min(minMinute, r.Minute), max(maxMinute, r.Minute)
 	}
 	var batch pgx.Batch
 	batch.Queue(`INSERT INTO rollup_dirty (step, bucket) SELECT 60, unnest($1::bigint[]) ON CONFLICT DO NOTHING`, hoursOf(records))
-	batch.Queue(pgMakeTokens, tokens)
-	batch.Queue(pgLockTokens, tokens)
-	batch.Queue(pgIngest, token, resource, minute, admitted, rejected, refunded, last, minMinute, maxMinute)
+	batch.Queue(pgIngest, token, resource, minute, admitted, rejected, refunded, last)
 	return tx.SendBatch(ctx, &batch).Close()
 }

@@ -24,11 +24,6 @@ CREATE TABLE tokens (
     last_use  INTEGER NOT NULL DEFAULT 0  -- unix seconds of the last admission; 0: none
 ) STRICT, WITHOUT ROWID;
 
--- The orders that people ask for most; the others sort the table.
-CREATE INDEX tokens_ops ON tokens (ops, token);
-CREATE INDEX tokens_rejected ON tokens (rejected, token);
-CREATE INDEX tokens_last_use ON tokens (last_use, token);
-
 -- +goose Down
 DROP TABLE tokens;
 DROP TABLE usage_minutes;
