@@ -13,6 +13,7 @@ type metrics struct {
 	rescans       prometheus.Counter
 	published     prometheus.Counter
 	publishErrors prometheus.Counter
+	unaccounted   prometheus.Counter
 	flush         prometheus.Histogram
 }
 
@@ -30,6 +31,7 @@ func newMetrics(reg prometheus.Registerer, t *Tracker) *metrics {
 		rescans:       counter("rescans_total", "Scans of the counters in grace."),
 		published:     counter("published_records_total", "Usage records that the bus took."),
 		publishErrors: counter("publish_errors_total", "Publish calls that failed and are tried again."),
+		unaccounted:   counter("unaccounted_seconds_total", "Time for which counters ended unseen: no tracker was at work for longer than grace."),
 		flush: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "tallygate_tracker_flush_seconds", Help: "Duration of applying all dirty counters.",
 			Buckets: []float64{.001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5},
@@ -39,7 +41,7 @@ func newMetrics(reg prometheus.Registerer, t *Tracker) *metrics {
 		return m
 	}
 	reg.MustRegister(
-		m.notifications, m.units, m.recovered, m.rescans, m.published, m.publishErrors, m.flush,
+		m.notifications, m.units, m.recovered, m.rescans, m.published, m.publishErrors, m.unaccounted, m.flush,
 		gauge("dirty_cells", "Cells that changed and are not applied yet.", func() float64 {
 			t.mu.Lock()
 			defer t.mu.Unlock()

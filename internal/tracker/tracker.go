@@ -38,6 +38,9 @@ type Options struct {
 	// be well below grace: what notifications lost without anybody noticing is
 	// found then, or not at all.
 	RescanEvery time.Duration
+	// Share divides the tokens among several trackers, overriding that each works
+	// on all of them, which is exact as well and costs Redis the work of each.
+	Share Share
 	// Log gets what an operator should know, overriding slog.Default.
 	Log *slog.Logger
 	// Registerer gets the tracker's collectors; nil registers them nowhere.
@@ -82,6 +85,7 @@ type Tracker struct {
 	mu      sync.Mutex // guards what follows
 	dirty   map[usage.Key]origin
 	backlog map[usage.Key]usage.Totals
+	events  []usage.Event // of the tracker's own, on their way to the bus
 	age     ages
 	phase   phase
 }
@@ -170,6 +174,9 @@ func (t *Tracker) Run(ctx context.Context) error {
 	loops.Go(func() error { t.applyLoop(work); return nil })
 	loops.Go(func() error { t.publishLoop(work); return nil })
 	loops.Go(func() error { t.scanLoop(work); return nil })
+	if t.opts.Share != nil {
+		loops.Go(func() error { t.shareLoop(work); return nil })
+	}
 
 	err := t.feed.Watch(ctx, t.changed, t.resync)
 	stop()
@@ -178,6 +185,10 @@ func (t *Tracker) Run(ctx context.Context) error {
 	// ctx has ended; the last flush needs a live one, bounded.
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.opts.DrainTimeout)
 	defer cancel()
+	if t.opts.Share != nil {
+		// Last, so that the others look for what was not drained.
+		defer func() { _ = t.opts.Share.Leave(drain) }()
+	}
 	if derr := t.drain(drain); derr != nil {
 		t.opts.Log.Error("tracker could not drain; a tracker that starts within grace finds it again", "error", derr)
 		if err == nil {
@@ -210,11 +221,14 @@ func (t *Tracker) mark(cells []usage.Key, how origin) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, cell := range cells {
+		if t.opts.Share != nil && !t.opts.Share.Owns(cell.Token) {
+			continue
+		}
 		if old, ok := t.dirty[cell]; !ok || old < how {
 			t.dirty[cell] = how
 		}
 	}
-	if t.age.dirty.IsZero() && len(cells) > 0 {
+	if t.age.dirty.IsZero() && len(t.dirty) > 0 {
 		t.age.dirty = time.Now()
 	}
 }
@@ -222,7 +236,8 @@ func (t *Tracker) mark(cells []usage.Key, how origin) {
 func (t *Tracker) applyLoop(ctx context.Context) {
 	tick := time.NewTicker(t.opts.FlushEvery)
 	defer tick.Stop()
-	failing := false
+	watermark, _ := t.ledger.(Watermark)
+	failing, marked := false, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -234,7 +249,37 @@ func (t *Tracker) applyLoop(ctx context.Context) {
 		if done.cells > 0 {
 			t.metrics.flush.Observe(time.Since(began).Seconds())
 		}
+		if err == nil && watermark != nil && time.Since(marked) >= markEvery && t.Ready(ctx) == nil {
+			if err = t.markOnce(ctx, watermark); err == nil {
+				marked = time.Now()
+			}
+		}
 		failing = t.logTurn(ctx, failing, err, "apply counters")
+	}
+}
+
+// shareLoop says that this tracker lives, from when the feed delivers: it must not
+// own what it cannot hear of. When shares change, everybody scans for what has
+// become theirs.
+func (t *Tracker) shareLoop(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	for failing := false; ; {
+		t.mu.Lock()
+		hears := t.phase > starting
+		t.mu.Unlock()
+		if hears {
+			changed, err := t.opts.Share.Beat(ctx)
+			failing = t.logTurn(ctx, failing, err, "tell the other trackers that it lives")
+			if changed {
+				t.resync()
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }
 
@@ -370,31 +415,31 @@ func (t *Tracker) publishLoop(ctx context.Context) {
 	}
 }
 
-// publishOnce publishes the backlog as it is now, batch by batch, and returns how
-// many records the bus took. The records of a batch that failed are in the
-// backlog again afterwards, merged with what came meanwhile.
+// publishOnce publishes the backlog and the events as they are now, batch by
+// batch, and returns how many records the bus took. What a batch that failed
+// carried is there again afterwards, records merged with what came meanwhile.
 func (t *Tracker) publishOnce(ctx context.Context) (int, error) {
 	t.mu.Lock()
-	backlog := t.backlog
-	t.backlog = make(map[usage.Key]usage.Totals, len(backlog)/2)
+	backlog, events := t.backlog, t.events
+	t.backlog, t.events = make(map[usage.Key]usage.Totals, len(backlog)/2), nil
 	t.age.publishing, t.age.backlog = t.age.backlog, time.Time{}
 	t.mu.Unlock()
 
 	published := 0
 	var err error
-	batch := make([]usage.Record, 0, min(len(backlog), t.opts.PublishRecords))
+	// A bus in process may keep what it was given: each batch has its own slice.
+	var batch []usage.Record
 	send := func() error {
 		ctx, cancel := context.WithTimeout(ctx, t.opts.PublishTimeout)
 		defer cancel()
-		if err := t.publisher.Publish(ctx, usage.Batch{Records: batch}); err != nil {
+		if err := t.publisher.Publish(ctx, usage.Batch{Records: batch, Events: events}); err != nil {
 			return fmt.Errorf("publish %d records: %w", len(batch), err)
 		}
 		for _, r := range batch {
 			delete(backlog, r.Key)
 		}
 		published += len(batch)
-		// A bus in process may keep what it was given.
-		batch = make([]usage.Record, 0, min(len(backlog), t.opts.PublishRecords))
+		batch, events = nil, nil
 		return nil
 	}
 	for key, totals := range backlog {
@@ -404,7 +449,7 @@ func (t *Tracker) publishOnce(ctx context.Context) (int, error) {
 			}
 		}
 	}
-	if err == nil && len(batch) > 0 {
+	if err == nil && len(batch)+len(events) > 0 {
 		err = send()
 	}
 	t.mu.Lock()
@@ -413,6 +458,7 @@ func (t *Tracker) publishOnce(ctx context.Context) (int, error) {
 		for key, totals := range backlog {
 			t.backlog[key] = t.backlog[key].Max(totals)
 		}
+		t.events = append(events, t.events...)
 	}
 	t.age.publishing = time.Time{}
 	t.mu.Unlock()

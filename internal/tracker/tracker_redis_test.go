@@ -20,8 +20,8 @@ import (
 	"github.com/tallygate/tallygate/internal/usage/localbus"
 )
 
-// start runs a tracker on b until the returned function is called, which returns
-// what Run returned.
+// start runs a tracker on b, ready when start returns, until the returned function
+// is called, which returns what Run returned.
 func start(t testing.TB, b *bench, publisher usage.Publisher, reg prometheus.Registerer) (stop func() error) {
 	t.Helper()
 	client := b.server.Client()
@@ -38,6 +38,7 @@ func start(t testing.TB, b *bench, publisher usage.Publisher, reg prometheus.Reg
 		return <-result
 	})
 	t.Cleanup(func() { _ = stop() })
+	until(t, "the tracker is ready", func() bool { return tr.Ready(ctx) == nil })
 	return stop
 }
 
