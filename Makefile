@@ -18,7 +18,7 @@ dev: ## run the whole pipeline in one process, with load
 
 .PHONY: build
 build: ## build the binaries into bin/
-	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
+	go build -o bin/ ./cmd/...
 
 .PHONY: test
 test: servers ## run every test with the race detector

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tallygate/tallygate/internal/admin"
+	"github.com/tallygate/tallygate/internal/conf"
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/enforcer"
@@ -60,16 +62,23 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 
 	store := counters.NewStore(client, counters.Options{Namespace: counters.Namespace(c.Namespace), Grace: c.Counters.Grace})
 	group := counters.NewGroup(store, counters.GroupOptions{})
-	e := enforcer.New(group, enforcer.Compile(c), enforcer.Options{Timeout: c.Enforcer.DecideTimeout, Metrics: s.Metrics})
+	settings := conf.NewRedis(client, c.Namespace)
+	e := enforcer.New(group, enforcer.Compile(c), enforcer.Options{
+		Timeout: c.Enforcer.DecideTimeout, Settings: settings, Metrics: s.Metrics,
+	})
 	mux := http.NewServeMux()
 	e.Register(mux)
-	parts := []service.Part{{Name: "counters", Run: func(ctx context.Context) error {
-		<-ctx.Done()
-		// The servers have drained: what is on its way to Redis goes last.
-		flush, cancel := service.Linger(ctx, c.Enforcer.DrainTimeout)
-		defer cancel()
-		return group.Close(flush)
-	}}}
+	parts := []service.Part{
+		s.Reload(c, func(changed *config.Config) { e.SetPolicies(enforcer.Compile(changed)) }),
+		{Name: "settings", Run: e.Run},
+		{Name: "counters", Run: func(ctx context.Context) error {
+			<-ctx.Done()
+			// The servers have drained: what is on its way to Redis goes last.
+			flush, cancel := service.Linger(ctx, c.Enforcer.DrainTimeout)
+			defer cancel()
+			return group.Close(flush)
+		}},
+	}
 	if c.RLS.ConfigDir != "" {
 		gateway, err := rls.NewGateway(c.RLS, group, rls.GatewayOptions{
 			Timeout: c.Enforcer.DecideTimeout, DrainTimeout: c.Enforcer.DrainTimeout, Metrics: s.Metrics, Log: s.Log,
@@ -85,5 +94,10 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 			{Name: "rules", Run: gateway.Source.Run},
 		}, parts...)
 	}
+	steer, err := admin.Parts(c, s, settings, e)
+	if err != nil {
+		return err
+	}
+	parts = append(steer, parts...)
 	return s.Run(ctx, c.Enforcer.Server, mux, parts...)
 }

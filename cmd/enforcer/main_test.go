@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -38,6 +39,7 @@ func (o *output) String() string {
 // instance is a running enforcer.
 type instance struct {
 	url    string
+	config string // its file
 	stop   func() error
 	stderr *output
 }
@@ -55,7 +57,7 @@ func start(t *testing.T, policies string, env map[string]string) *instance {
 		all[k] = v
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	e := &instance{url: "http://" + address, stderr: &output{}}
+	e := &instance{url: "http://" + address, config: path, stderr: &output{}}
 	ended := make(chan error, 1)
 	go func() {
 		ended <- run(ctx, []string{"--config", path}, func(name string) string { return all[name] }, io.Discard, e.stderr)
@@ -138,6 +140,35 @@ func TestTheEnforcerStartsWithoutRedisAndBecomesReadyWhenItComes(t *testing.T) {
 	server.Restart()
 	eventually(t, e.ready)
 	eventually(t, func() bool { status, _ := e.decide(t, `{"token":"T"}`); return status == 200 })
+}
+
+func TestChangedPoliciesTakeEffectWithoutARestartAndBrokenOnesDoNot(t *testing.T) {
+	e := start(t, twoPerHour, map[string]string{"TALLYGATE_REDIS_URL": redistest.Start(t).URL()})
+	change := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(e.config, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	quota := func() float64 {
+		_, answer := e.decide(t, `{"token":"T","cost":0}`)
+		return answer["limits"].([]any)[0].(map[string]any)["quota"].(float64)
+	}
+	change(strings.Replace(twoPerHour, "quota: 2", "quota: 5", 1))
+	eventually(t, func() bool { return quota() == 5 })
+	change(strings.Replace(twoPerHour, "quota: 2", "quota: -1, wdw: 5", 1))
+	eventually(t, func() bool { return strings.Contains(e.stderr.String(), "refused") })
+	for _, problem := range []string{"unknown key", "quota -1 must be 1 to"} {
+		if !strings.Contains(e.stderr.String(), problem) {
+			t.Errorf("no %q in\n%s", problem, e.stderr)
+		}
+	}
+	if got := quota(); got != 5 {
+		t.Errorf("after the refused file the quota is %v", got)
+	}
 }
 
 func TestStartUpFailuresAreOneClearError(t *testing.T) {

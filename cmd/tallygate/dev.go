@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tallygate/tallygate/internal/admin"
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/dashboard"
 	"github.com/tallygate/tallygate/internal/enforcer"
@@ -46,7 +47,11 @@ with the history in SQLite in a data folder. --redis and --postgres swap one par
 for a real server. At the end it compares what was decided with what the history holds.`,
 		Example: "  tallygate dev --load\n  tallygate dev --redis redis://127.0.0.1:6379 --postgres postgres://me@127.0.0.1/tallygate",
 		RunE: func(command *cobra.Command, _ []string) error {
-			c, err := o.configure(getenv)
+			loaded, err := config.Load(o.config, getenv)
+			if err != nil {
+				return err
+			}
+			c, err := o.configure(*loaded)
 			if err != nil {
 				return err
 			}
@@ -56,7 +61,7 @@ for a real server. At the end it compares what was decided with what the history
 				ctx, cancel = context.WithTimeout(ctx, o.duration)
 				defer cancel()
 			}
-			return dev(ctx, o, c, command.OutOrStdout(), command.ErrOrStderr())
+			return dev(ctx, o, c, loaded, command.OutOrStdout(), command.ErrOrStderr())
 		},
 	}
 	flags := command.Flags()
@@ -74,12 +79,8 @@ for a real server. At the end it compares what was decided with what the history
 	return command
 }
 
-// configure reads the configuration, over which the flags win.
-func (o devOptions) configure(getenv func(string) string) (*config.Config, error) {
-	c, err := config.Load(o.config, getenv)
-	if err != nil {
-		return nil, err
-	}
+// configure returns what holds when the flags have won over the configuration.
+func (o devOptions) configure(c config.Config) (*config.Config, error) {
 	if o.config == "" { // policies that a synthetic load runs into
 		c.Policies = map[string]config.Policy{"default": {Limits: []config.Limit{
 			{Name: "minute", Algorithm: "fixed_window", Quota: 600, Window: time.Minute},
@@ -104,12 +105,12 @@ func (o devOptions) configure(getenv func(string) string) (*config.Config, error
 		}
 		c.History.URL = config.SecretURL("sqlite:" + filepath.Join(data, "history.db"))
 	}
-	return c, nil
+	return &c, nil
 }
 
 // dev runs the pipeline until ctx ends, then drains it from front to back and
-// compares both ends.
-func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.Writer) error {
+// compares both ends. Policies are reloaded from where they were loaded from.
+func dev(ctx context.Context, o devOptions, c, loaded *config.Config, stdout, stderr io.Writer) error {
 	s := service.New("dev", c.Log, stderr)
 	service.LogRedis(s.Log)
 
@@ -149,8 +150,13 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 		return err
 	}
 
-	e := enforcer.New(store.decide, enforcer.Compile(c), enforcer.Options{Timeout: c.Enforcer.DecideTimeout, Metrics: s.Metrics})
 	bus := localbus.New(0)
+	settings := store.settings(bus)
+	e := enforcer.New(store.decide, enforcer.Compile(c), enforcer.Options{Timeout: c.Enforcer.DecideTimeout, Settings: settings, Metrics: s.Metrics})
+	steer, err := admin.Parts(c, s, settings, e)
+	if err != nil {
+		return err
+	}
 	counted := &ledger{Ledger: store.ledger}
 	follow := tracker.New(store.feed, counted, bus, tracker.Options{
 		FlushEvery: c.Tracker.FlushInterval, DrainTimeout: c.Tracker.DrainTimeout, Log: s.Log, Registerer: s.Metrics,
@@ -185,8 +191,13 @@ func dev(ctx context.Context, o devOptions, c *config.Config, stdout, stderr io.
 		}
 		parts = append(parts, service.Part{Name: "load", Run: generator})
 	}
+	if o.config != "" {
+		parts = append(parts, s.Reload(loaded, func(changed *config.Config) { e.SetPolicies(enforcer.Compile(changed)) }))
+	}
+	parts = append(parts, steer...)
 	parts = append(
 		parts,
+		service.Part{Name: "settings", Run: e.Run},
 		s.Serve("enforcer", public, decisions, c.Enforcer.DrainTimeout),
 		service.Part{Name: "counters", Run: store.drain},
 		service.Part{Name: "tracker", Run: follow.Run},

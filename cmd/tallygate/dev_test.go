@@ -188,15 +188,15 @@ func TestDevStartUpFailuresNameTheFlag(t *testing.T) {
 	server2 := redistest.Start(t)
 	server2.Kill()
 	for want, change := range map[string][]string{
-		"--listen":             {"--listen", taken},
-		"--query-listen":       {"--query-listen", taken},
-		"--debug-listen":       {"--debug-listen", taken},
-		"--redis: Redis":       {"--redis", server2.URL()},
-		"postgres":             {"--postgres", "postgres://user:hunter2@" + server2.Addr + "/none?connect_timeout=1"},
-		"--data":               {"--data", "/dev/null/x"},
-		"redis.url":            {"--redis", "http://h"},
-		"pass an existing":     {"--config", "/does/not/exist"},
-		"unknown flag: --what": {"--what"},
+		"--listen":                    {"--listen", taken},
+		"--query-listen":              {"--query-listen", taken},
+		"--debug-listen":              {"--debug-listen", taken},
+		"--redis: cannot reach Redis": {"--redis", server2.URL()},
+		"postgres":                    {"--postgres", "postgres://user:hunter2@" + server2.Addr + "/none?connect_timeout=1"},
+		"--data":                      {"--data", "/dev/null/x"},
+		"redis.url":                   {"--redis", "http://h"},
+		"pass an existing":            {"--config", "/does/not/exist"},
+		"unknown flag: --what":        {"--what"},
 	} {
 		args, _, _ := devArgs(t, change...)
 		var out output

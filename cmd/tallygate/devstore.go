@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tallygate/tallygate/internal/conf"
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/enforcer"
@@ -22,8 +23,11 @@ type devStore struct {
 	decide enforcer.Store
 	feed   tracker.Feed
 	ledger tracker.Ledger
-	drain  func(ctx context.Context) error // waits for ctx, then for what is on its way
-	close  func()
+	// settings returns what administrators set; its events go to the tracker or,
+	// where there is no Redis to keep them, to the bus at once.
+	settings func(bus usage.Publisher) conf.Store
+	drain    func(ctx context.Context) error // waits for ctx, then for what is on its way
+	close    func()
 }
 
 func openStore(ctx context.Context, c *config.Config, s *service.Service, kept *history.Store) (*devStore, error) {
@@ -41,8 +45,9 @@ func openStore(ctx context.Context, c *config.Config, s *service.Service, kept *
 	store.Restore(recent)
 	return &devStore{
 		name: "in process", decide: store, feed: store, ledger: store,
-		drain: func(ctx context.Context) error { <-ctx.Done(); return nil },
-		close: func() {},
+		settings: func(bus usage.Publisher) conf.Store { return conf.NewMemory(bus) },
+		drain:    func(ctx context.Context) error { <-ctx.Done(); return nil },
+		close:    func() {},
 	}, nil
 }
 
@@ -62,7 +67,8 @@ func openRedis(ctx context.Context, c *config.Config, s *service.Service) (*devS
 	}
 	return &devStore{
 		name: c.Redis.URL.String(), decide: group, feed: feed,
-		ledger: tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Log: s.Log}),
+		ledger:   tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Log: s.Log}),
+		settings: func(usage.Publisher) conf.Store { return conf.NewRedis(client, c.Namespace) },
 		drain: func(ctx context.Context) error {
 			<-ctx.Done()
 			flush, cancel := service.Linger(ctx, c.Enforcer.DrainTimeout)

@@ -32,6 +32,7 @@ type Config struct {
 	RLS      RLS      `yaml:"rls"`
 	Tracker  Tracker  `yaml:"tracker"`
 	Indexer  Indexer  `yaml:"indexer"`
+	Admin    Admin    `yaml:"admin"`
 	Bus      Bus      `yaml:"bus"`
 	History  History  `yaml:"history"`
 
@@ -39,6 +40,10 @@ type Config struct {
 	DefaultPolicy string `yaml:"default_policy"`
 	// Policies by name. Without any, there is one, default, of 60 units per minute.
 	Policies map[string]Policy `yaml:"policies"`
+
+	path   string // of the file; "" without one
+	source []byte // its content
+	getenv func(string) string
 }
 
 // Log says how the services log, on standard error.
@@ -145,6 +150,26 @@ type Credential struct {
 	SHA256 string `yaml:"sha256"`
 }
 
+// Admin configures the API with which administrators steer tokens. The enforcer
+// serves it, on an address of its own.
+type Admin struct {
+	// Listen is the address of the admin API. Default 127.0.0.1:8081. Without
+	// credentials nobody listens there.
+	Listen string `yaml:"listen"`
+	// Credentials are who may use it.
+	Credentials []AdminCredential `yaml:"credentials"`
+}
+
+// AdminCredential is one administrator, a person or a program.
+type AdminCredential struct {
+	Name string `yaml:"name"` // stands in audit events
+	// SHA256 is that of the bearer token, 64 hex digits; tallygate credential makes
+	// both. The token itself is stored nowhere.
+	SHA256  string `yaml:"sha256"`
+	Role    string `yaml:"role"`    // read or write
+	Expires string `yaml:"expires"` // for example 2030-01-31T00:00:00Z; default never
+}
+
 // Bus says on what usage records travel from the tracker to the indexer.
 type Bus struct {
 	// Kind is redis (a stream in the same Redis). Default redis.
@@ -177,11 +202,31 @@ type Policy struct {
 
 // Limit allows at most Quota units per Window.
 type Limit struct {
-	Name      string        `yaml:"name"`      // unique in its policy, [a-z0-9-]
-	Algorithm string        `yaml:"algorithm"` // default fixed_window
-	Quota     int64         `yaml:"quota"`     // units
-	Window    time.Duration `yaml:"window"`    // for example 10s, 1m, 36h, 7d
-	Resources []string      `yaml:"resources"` // none means all, counted together
+	Name string `yaml:"name"` // unique in its policy, [a-z0-9-]
+	// Algorithm is fixed_window, calendar_window, sliding_window, sliding_log,
+	// token_bucket or concurrency. Default fixed_window.
+	Algorithm string        `yaml:"algorithm"`
+	Quota     int64         `yaml:"quota"`  // units; with concurrency how many at a time
+	Window    time.Duration `yaml:"window"` // for example 10s, 1m, 36h, 7d; with concurrency the lease
+	// Resources are names, or patterns with *; none means all. Several are counted together.
+	Resources []string `yaml:"resources"`
+	Shadow    bool     `yaml:"shadow"` // asked and reported, but never refuses
+
+	FromFirst     bool          `yaml:"from_first"`     // fixed_window: a window begins with its first request
+	Calendar      Calendar      `yaml:"calendar"`       // calendar_window: which windows
+	Precision     time.Duration `yaml:"precision"`      // sliding_window: of a part, divides the window
+	MinInterval   time.Duration `yaml:"min_interval"`   // sliding_log: least distance between two requests
+	CountRejected bool          `yaml:"count_rejected"` // sliding_log: refused requests count as well
+	Burst         int64         `yaml:"burst"`          // token_bucket: units of a full bucket; default the quota
+}
+
+// Calendar says which windows of a calendar a limit counts in.
+type Calendar struct {
+	Unit    string `yaml:"unit"`    // hour, day, week, month, quarter or year
+	Zone    string `yaml:"zone"`    // of the IANA database, for example Europe/Vienna. Default UTC.
+	Weekday string `yaml:"weekday"` // on which a week begins. Default monday.
+	Day     int    `yaml:"day"`     // on which a month, quarter or year begins; the last one in shorter months. Default 1.
+	Month   string `yaml:"month"`   // in which a year begins. Default january.
 }
 
 // Default returns the configuration of an empty file.
@@ -201,6 +246,7 @@ func Default() *Config {
 			FlushInterval: 100 * time.Millisecond,
 		},
 		Indexer:       Indexer{Server: server("90")},
+		Admin:         Admin{Listen: "127.0.0.1:8081"},
 		Bus:           Bus{Kind: "redis", Stream: "tallygate:usage", Group: "indexer", ClaimAfter: time.Minute},
 		History:       History{URL: "sqlite:tallygate.db"},
 		DefaultPolicy: "default",

@@ -41,6 +41,7 @@ func TestTheExampleFileShowsTheDefaults(t *testing.T) {
 	}
 	want := Default()
 	c.Policies, c.DefaultPolicy = want.Policies, want.DefaultPolicy
+	c.path, c.source, c.getenv = "", nil, nil
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("the example differs from the defaults:\n%+v\n%+v", c, want)
 	}
@@ -87,11 +88,11 @@ default_policy: fre
 		`line 5: redis.pool_size: "many" is not a whole number`,
 		`line 6: counters.grace: "5" is not a duration`,
 		`line 8: enforcer.listen: "8080" is not host:port`,
-		`line 12: policies.free.limits[0].quota: 0 is not between 1 and`,
+		`line 12: policies.free.limits[0].quota: quota 0 must be 1 to`,
 		`line 13: policies.free.limits[1].window: "eternity" is not a duration`,
 		`line 13: policies.free.limits[1].name: "minute" is taken`,
-		`line 14: policies.free.limits[2].name: "Per Day" is not`,
-		`line 14: policies.free.limits[2].algorithm: "leaky" is not one of: fixed_window`,
+		`line 14: policies.free.limits[2].name: name "Per Day" must be`,
+		`line 14: policies.free.limits[2].algorithm: algorithm "leaky" is not one of: fixed_window`,
 		`line 15: policies.odd: unlimited and blocked exclude each other`,
 		`line 16: policies.empty: has no limits`,
 		`line 17: default_policy: there is no policy "fre"; name one of: empty, free, odd`,

@@ -233,6 +233,9 @@ type field struct {
 func fieldsOf(v reflect.Value) []field {
 	var fields []field
 	for i := range v.NumField() {
+		if !v.Type().Field(i).IsExported() {
+			continue
+		}
 		key, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
 		if option == "inline" {
 			fields = append(fields, fieldsOf(v.Field(i))...)

@@ -23,6 +23,7 @@ func Load(path string, getenv func(string) string) (*Config, error) {
 	}
 	c, problems := parse(src, getenv)
 	if len(problems) == 0 {
+		c.path, c.source, c.getenv = path, src, getenv
 		return c, nil
 	}
 	where := path
@@ -52,4 +53,12 @@ func (c *Config) Print(w io.Writer) error {
 	}
 	_, err = w.Write(text)
 	return err
+}
+
+// WithoutPolicies returns the settings that hold from start to end of a service.
+func (c *Config) WithoutPolicies() Config {
+	settings := *c
+	settings.Policies, settings.DefaultPolicy = nil, ""
+	settings.path, settings.source, settings.getenv = "", nil, nil
+	return settings
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -12,12 +13,14 @@ import (
 	"time"
 
 	"github.com/tallygate/tallygate/internal/quota"
-	"github.com/tallygate/tallygate/internal/token"
 )
 
 // MaxGrace bounds counters.grace: foreign counters live by the minute of the
 // hour, so nothing about counters reaches further than an hour.
 const MaxGrace = time.Hour
+
+// MaxLimits is how many limits a policy may have.
+const MaxLimits = 32
 
 var (
 	namespaceShape = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -62,8 +65,28 @@ func (c *Config) validate(wrong report) {
 	if c.History.KeepMinutes != 0 {
 		between(wrong, "history.keep_minutes", c.History.KeepMinutes, 24*time.Hour, 100*366*24*time.Hour)
 	}
+	c.Admin.validate(wrong)
 	c.Indexer.Dashboard.validate(wrong)
 	c.validatePolicies(wrong)
+}
+
+func (a *Admin) validate(wrong report) {
+	address(wrong, "admin.listen", a.Listen)
+	names := map[string]bool{}
+	for i, c := range a.Credentials {
+		at := fmt.Sprintf("admin.credentials[%d]", i)
+		if c.Name == "" || len(c.Name) > 64 || names[c.Name] {
+			wrong(at+".name", "%q is empty, longer than 64 bytes, or taken; each administrator needs a name for the audit", c.Name)
+		}
+		names[c.Name] = true
+		if !sha256Shape.MatchString(c.SHA256) {
+			wrong(at+".sha256", "is not the 64 hex digits of a SHA-256; make one with: tallygate credential")
+		}
+		oneOf(wrong, at+".role", c.Role, "read", "write")
+		if _, err := time.Parse(time.RFC3339, c.Expires); c.Expires != "" && err != nil {
+			wrong(at+".expires", "%q is not a time such as 2030-01-31T00:00:00Z", c.Expires)
+		}
+	}
 }
 
 func (r *Redis) validate(wrong report) {
@@ -128,6 +151,9 @@ func (c *Config) validatePolicies(wrong report) {
 		case !p.Unlimited && !p.Blocked && len(p.Limits) == 0:
 			wrong(key, "has no limits; add some, or set unlimited: true or blocked: true")
 		}
+		if len(p.Limits) > MaxLimits {
+			wrong(key+".limits", "has %d limits, at most %d are allowed; split the policy", len(p.Limits), MaxLimits)
+		}
 		taken := map[string]bool{}
 		for i := range p.Limits {
 			at := fmt.Sprintf("%s.limits[%d]", key, i)
@@ -141,25 +167,41 @@ func (c *Config) validatePolicies(wrong report) {
 }
 
 func (l *Limit) validate(key string, wrong report) {
-	if !nameShape.MatchString(l.Name) {
-		wrong(key+".name", "%q is not 1 to 64 characters of [a-z0-9-]", l.Name)
-	}
 	if l.Algorithm == "" {
-		l.Algorithm = "fixed_window"
+		l.Algorithm = quota.FixedWindow.String()
 	}
-	oneOf(wrong, key+".algorithm", l.Algorithm, slices.Sorted(maps.Keys(algorithms))...)
-	if l.Quota < 1 || l.Quota > quota.MaxCost {
-		wrong(key+".quota", "%d is not between 1 and %d; to refuse everything use a blocked policy", l.Quota, int64(quota.MaxCost))
-	}
-	between(wrong, key+".window", l.Window, time.Second, 10*366*24*time.Hour)
-	if l.Window%time.Millisecond != 0 {
-		wrong(key+".window", "%v is not a whole number of milliseconds", l.Window)
-	}
-	for i, resource := range l.Resources {
-		if _, err := token.ParseResource(resource); err != nil {
-			wrong(fmt.Sprintf("%s.resources[%d]", key, i), "%v", err)
+	_, err := l.Compile()
+	for _, problem := range each(err) {
+		// Problems begin with the field that they are about.
+		field, _, _ := strings.Cut(problem.Error(), " ")
+		if field = strings.Trim(field, ":"); !slices.Contains(limitKeys, field) {
+			field = ""
 		}
+		wrong(strings.TrimSuffix(key+"."+field, "."), "%v", problem)
 	}
+	if l.Algorithm != quota.CalendarWindow.String() && l.Window > 0 && l.Window < time.Second {
+		wrong(key+".window", "window %v is shorter than 1s, which no header can say", l.Window)
+	}
+}
+
+// limitKeys are the keys of a limit.
+var limitKeys = func() []string {
+	var keys []string
+	for _, f := range fieldsOf(reflect.ValueOf(Limit{})) {
+		keys = append(keys, f.key)
+	}
+	return keys
+}()
+
+// each returns the errors that err joins.
+func each(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 func oneOf(wrong report, key, value string, allowed ...string) {

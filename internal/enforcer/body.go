@@ -38,7 +38,7 @@ func appendBody(b []byte, status int, q Query, a Answer) []byte {
 		b = append(b, `","quota":`...)
 		b = strconv.AppendInt(b, l.Quota, 10)
 		b = append(b, `,"window_ms":`...)
-		b = strconv.AppendInt(b, l.Window.Milliseconds(), 10)
+		b = strconv.AppendInt(b, windowMs(l, a.At), 10)
 		b = append(b, `,"remaining":`...)
 		b = strconv.AppendInt(b, s.Remaining, 10)
 		b = append(b, `,"reset_ms":`...)
@@ -49,16 +49,28 @@ func appendBody(b []byte, status int, q Query, a Answer) []byte {
 		} else {
 			b = strconv.AppendInt(b, s.RetryAfter.Milliseconds(), 10)
 		}
+		if l.Shadow {
+			b = append(b, `,"shadow":true`...)
+		}
 		b = append(b, '}')
 	}
 	return append(b, "]}\n"...)
+}
+
+// windowMs is the length of a limit's window; those of a calendar differ.
+func windowMs(l *quota.Limit, at int64) int64 {
+	if l.Algorithm == quota.CalendarWindow {
+		start, end := l.WindowAt(at)
+		return end - start
+	}
+	return l.Window.Milliseconds()
 }
 
 // appendProblem appends the members that make a rejection a problem (RFC 9457).
 func appendProblem(b []byte, status int, q Query, a Answer) []byte {
 	switch {
 	case a.Rule.Blocked:
-		b = append(b, `"title":"Blocked","detail":"The policy refuses every request.",`...)
+		b = append(b, `"title":"Blocked","detail":"The token or its policy is blocked.",`...)
 	case a.RetryAfter == quota.Never:
 		b = append(b, `"type":"`+typeQuotaExceeded+`","title":"Cost exceeds a quota","detail":`...)
 		l := a.Rule.Limits[a.Violated]
@@ -72,7 +84,7 @@ func appendProblem(b []byte, status int, q Query, a Answer) []byte {
 	b = append(b, `,"violated-policies":[`...)
 	first := true
 	for i, s := range a.Limits {
-		if s.RetryAfter == 0 {
+		if s.RetryAfter == 0 || a.Rule.Limits[i].Shadow {
 			continue
 		}
 		if !first {

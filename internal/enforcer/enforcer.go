@@ -33,6 +33,7 @@ type Store interface {
 // Enforcer decides queries by policy. It is safe for concurrent use; make it with New.
 type Enforcer struct {
 	store    Store
+	settings *settings // nil: nothing is set for any token
 	policies atomic.Pointer[Policies]
 	timeout  time.Duration
 	metrics  metrics
@@ -45,6 +46,8 @@ type Options struct {
 	// Timeout bounds one decision, waiting included, overriding the default 1s.
 	// After it the client is told that the service is unavailable.
 	Timeout time.Duration
+	// Settings are what administrators set for tokens; nil means that they cannot.
+	Settings Settings
 	// Metrics is where metrics are registered; nil registers them nowhere.
 	Metrics prometheus.Registerer
 }
@@ -56,11 +59,27 @@ func New(store Store, policies *Policies, o Options) *Enforcer {
 	}
 	e := &Enforcer{store: store, timeout: o.Timeout, metrics: newMetrics(o.Metrics)}
 	e.policies.Store(policies)
+	if o.Settings != nil {
+		e.settings = newSettings(o.Settings)
+	}
 	return e
+}
+
+// Run follows changes of tokens' settings until ctx ends.
+func (e *Enforcer) Run(ctx context.Context) error {
+	if e.settings == nil {
+		<-ctx.Done()
+		return nil
+	}
+	e.settings.source.Watch(ctx, e.settings.forget, e.settings.forgetAll)
+	return nil
 }
 
 // Policies returns the policies that hold now.
 func (e *Enforcer) Policies() *Policies { return e.policies.Load() }
+
+// SetPolicies puts policies into force, for every decision that begins afterwards.
+func (e *Enforcer) SetPolicies(policies *Policies) { e.policies.Store(policies) }
 
 // Query asks whether Token may use Cost units of Resource. Token and Resource are canonical.
 type Query struct {
@@ -87,9 +106,14 @@ func (e *Enforcer) Decide(ctx context.Context, q Query) (Answer, error) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, e.timeout)
 	defer cancel()
-	result := e.store.Decide(ctx, quota.Request{
-		Token: q.Token, Resource: q.Resource, Cost: q.Cost, Limits: rule.Limits, Blocked: rule.Blocked,
-	})
+	var result quota.Result
+	if rule, err = e.assigned(ctx, q, rule); err != nil {
+		result.Err = err
+	} else {
+		result = e.store.Decide(ctx, quota.Request{
+			Token: q.Token, Resource: q.Resource, Cost: q.Cost, Limits: rule.Limits, Blocked: rule.Blocked,
+		})
+	}
 	outcome := result.Outcome()
 	switch outcome {
 	case quota.Admitted:
@@ -103,6 +127,27 @@ func (e *Enforcer) Decide(ctx context.Context, q Query) (Answer, error) {
 		e.metrics.observe(rule.Policy, outcome, q.Cost, time.Since(began))
 	}
 	return Answer{Result: result, Rule: rule}, nil
+}
+
+// assigned returns the rule that holds for q's token: what an administrator has
+// set wins over what the request asks for. The rule is never nil.
+func (e *Enforcer) assigned(ctx context.Context, q Query, rule *Rule) (*Rule, error) {
+	if e.settings == nil {
+		return rule, nil
+	}
+	set, err := e.settings.get(ctx, q.Token)
+	if err != nil {
+		return rule, err
+	}
+	if set.conf.Policy != "" && set.conf.Policy != rule.Policy {
+		other, err := e.policies.Load().Find(set.conf.Policy, q.Resource)
+		if err == nil {
+			rule = other
+		} else { // the policy is gone from the configuration, and the token must not go unchecked
+			e.metrics.orphans.Inc()
+		}
+	}
+	return set.apply(rule), nil
 }
 
 // Units are what an enforcer was asked for, by outcome. Failed units may have been

@@ -98,6 +98,9 @@ func write(w http.ResponseWriter, q Query, a Answer) {
 // so that Retry-After, their latest, is never earlier than any t.
 func appendRateLimit(b []byte, a Answer) []byte {
 	for i, s := range a.Limits {
+		if a.Rule.Limits[i].Shadow {
+			continue
+		}
 		t := s.Reset
 		if !a.Allowed {
 			if s.RetryAfter == 0 || s.RetryAfter == quota.Never {

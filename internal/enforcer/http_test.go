@@ -30,6 +30,7 @@ func policies() *enforcer.Policies {
 		"free": {Limits: []config.Limit{
 			{Name: "hour", Algorithm: "fixed_window", Quota: 3, Window: time.Hour},
 			{Name: "day", Algorithm: "fixed_window", Quota: 1000, Window: 24 * time.Hour},
+			{Name: "files", Algorithm: "fixed_window", Quota: 50, Window: 36 * time.Hour, Resources: []string{"files/*", "*.txt"}},
 			{Name: "search", Algorithm: "fixed_window", Quota: 1, Window: 36 * time.Hour, Resources: []string{"search", "a b"}},
 		}},
 		"open": {Unlimited: true},
@@ -153,6 +154,12 @@ func TestResourcesChooseTheLimits(t *testing.T) {
 		body := decode(t, r)
 		if body["resource"] != resource || len(body["limits"].([]any)) != 3 {
 			t.Errorf("%s: %v", resource, body)
+		}
+	}
+	for resource, want := range map[string]int{"files/": 3, "files/a.txt": 3, "a.txt": 3, "files": 2, "a.txt2": 2} {
+		r := post(`{"token":"U` + resource + `","resource":"` + resource + `"}`)
+		if got := len(decode(t, r)["limits"].([]any)); got != want {
+			t.Errorf("%s is covered by %d limits, want %d", resource, got, want)
 		}
 	}
 	if r := post(`{"token":"T","resource":"other"}`); r.StatusCode != 200 || len(decode(t, r)["limits"].([]any)) != 2 {

@@ -15,6 +15,7 @@ type metrics struct {
 	units     *prometheus.CounterVec // by policy and outcome
 	duration  prometheus.Histogram
 	refused   prometheus.Counter
+	orphans   prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) metrics {
@@ -32,9 +33,12 @@ func newMetrics(r prometheus.Registerer) metrics {
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "tallygate_enforcer_bad_requests_total", Help: "Requests that could not be understood.",
 		}),
+		orphans: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "tallygate_enforcer_orphans_total", Help: "Decisions for tokens whose assigned policy is not configured.",
+		}),
 	}
 	if r != nil {
-		r.MustRegister(m.decisions, m.units, m.duration, m.refused)
+		r.MustRegister(m.decisions, m.units, m.duration, m.refused, m.orphans)
 	}
 	return m
 }

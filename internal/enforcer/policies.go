@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/dunglas/httpsfv"
@@ -25,9 +26,22 @@ type Policies struct {
 	byName    map[string]*policy
 }
 
+// policy finds the limits that cover a resource as a set of bits, one per limit,
+// and makes each rule that such a set stands for once.
 type policy struct {
-	byResource map[string]*Rule // those that a limit names
-	rest       *Rule            // all others
+	name    string
+	blocked bool
+	limits  []quota.Limit
+	all     uint64            // limits without resources
+	exact   map[string]uint64 // limits by a resource that they name
+	globs   []glob
+	rules   sync.Map // uint64 → *Rule; as many as there are sets that occur
+}
+
+// glob is a pattern of resources and the limits that name it.
+type glob struct {
+	pattern string
+	limits  uint64
 }
 
 // Rule is a policy as it applies to one resource. It is shared: read only.
@@ -43,29 +57,34 @@ type Rule struct {
 func Compile(c *config.Config) *Policies {
 	p := &Policies{byDefault: c.DefaultPolicy, byName: make(map[string]*policy, len(c.Policies))}
 	for name, configured := range c.Policies {
-		limits := make([]quota.Limit, len(configured.Limits))
-		compiled := &policy{byResource: map[string]*Rule{}}
-		for i, l := range configured.Limits {
-			limits[i] = l.Compile()
-			for _, resource := range limits[i].Resources {
-				compiled.byResource[resource] = nil
+		p.byName[name] = compile(name, configured)
+	}
+	return p
+}
+
+func compile(name string, configured config.Policy) *policy {
+	p := &policy{name: name, blocked: configured.Blocked, exact: map[string]uint64{}}
+	globs := map[string]uint64{}
+	for i, l := range configured.Limits {
+		limit, err := l.Compile()
+		if err != nil {
+			panic("enforcer: " + err.Error()) // the configuration has been validated
+		}
+		bit := uint64(1) << i
+		p.limits = append(p.limits, limit)
+		if len(limit.Resources) == 0 {
+			p.all |= bit
+		}
+		for _, resource := range limit.Resources {
+			if config.IsGlob(resource) {
+				globs[resource] |= bit
+			} else {
+				p.exact[resource] |= bit
 			}
 		}
-		rule := func(covered func(quota.Limit) bool) *Rule {
-			r := &Rule{Policy: name, Blocked: configured.Blocked}
-			for _, l := range limits {
-				if len(l.Resources) == 0 || covered(l) {
-					r.Limits = append(r.Limits, l)
-				}
-			}
-			r.announced = announce(r.Limits)
-			return r
-		}
-		for resource := range compiled.byResource {
-			compiled.byResource[resource] = rule(func(l quota.Limit) bool { return slices.Contains(l.Resources, resource) })
-		}
-		compiled.rest = rule(func(quota.Limit) bool { return false })
-		p.byName[name] = compiled
+	}
+	for _, pattern := range slices.Sorted(maps.Keys(globs)) {
+		p.globs = append(p.globs, glob{pattern, globs[pattern]})
 	}
 	return p
 }
@@ -80,23 +99,46 @@ func (p *Policies) Find(name, resource string) (*Rule, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: there is no %.64q; the policies are: %s", ErrUnknownPolicy, name, strings.Join(slices.Sorted(maps.Keys(p.byName)), ", "))
 	}
-	if rule, ok := found.byResource[resource]; ok {
-		return rule, nil
+	return found.rule(resource), nil
+}
+
+func (p *policy) rule(resource string) *Rule {
+	covering := p.all | p.exact[resource]
+	for _, g := range p.globs {
+		if covering&g.limits != g.limits && config.MatchGlob(g.pattern, resource) {
+			covering |= g.limits
+		}
 	}
-	return found.rest, nil
+	if known, ok := p.rules.Load(covering); ok {
+		return known.(*Rule)
+	}
+	r := &Rule{Policy: p.name, Blocked: p.blocked}
+	for i, l := range p.limits {
+		if covering&(1<<i) != 0 {
+			r.Limits = append(r.Limits, l)
+		}
+	}
+	r.announced = announce(r.Limits)
+	known, _ := p.rules.LoadOrStore(covering, r)
+	return known.(*Rule)
 }
 
 // announce returns the value of RateLimit-Policy: "minute";q=60;w=60, "day";q=1000;w=86400.
 func announce(limits []quota.Limit) string {
-	if len(limits) == 0 {
-		return ""
-	}
-	list := make(httpsfv.List, len(limits))
-	for i, l := range limits {
+	var list httpsfv.List
+	for _, l := range limits {
+		if l.Shadow {
+			continue // nobody needs to heed it
+		}
 		item := httpsfv.NewItem(l.Name)
 		item.Params.Add("q", l.Quota)
-		item.Params.Add("w", seconds(l.Window))
-		list[i] = item
+		if l.Window > 0 { // windows of a calendar differ in length
+			item.Params.Add("w", seconds(l.Window))
+		}
+		list = append(list, item)
+	}
+	if len(list) == 0 {
+		return ""
 	}
 	value, err := httpsfv.Marshal(list)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 
 // ErrRedisUnreachable is wrapped by the error of PingRedis when waiting may help,
 // as opposed to wrong credentials or a wrong protocol, which do not mend themselves.
-var ErrRedisUnreachable = errors.New("Redis cannot be reached")
+var ErrRedisUnreachable = errors.New("cannot reach Redis")
 
 // NewRedis returns a client as configured. It does not connect. Its errors name the
 // key that is wrong and never a password.
@@ -100,15 +100,15 @@ func PingRedis(ctx context.Context, client redis.UniversalClient, c config.Redis
 	}
 	switch text := err.Error(); {
 	case hasAnyPrefix(text, "NOAUTH", "WRONGPASS", "ERR AUTH", "ERR Client sent AUTH", "ERR invalid password"):
-		return fmt.Errorf("Redis at %s refuses the credentials (%w); set redis.username and redis.password_file (or TALLYGATE_REDIS_PASSWORD)", c.URL, err)
+		return fmt.Errorf("the Redis at %s refuses the credentials (%w); set redis.username and redis.password_file (or TALLYGATE_REDIS_PASSWORD)", c.URL, err)
 	case hasAnyPrefix(text, "NOPERM"):
 		return fmt.Errorf("the Redis user at %s may not do what is needed (%w); grant it the commands that the message names", c.URL, err)
 	case hasAnyPrefix(text, "ERR This instance has cluster support disabled"):
-		return fmt.Errorf("Redis at %s is no cluster (%w); set redis.cluster to false", c.URL, err)
+		return fmt.Errorf("the Redis at %s is no cluster (%w); set redis.cluster to false", c.URL, err)
 	case hasAnyPrefix(text, "LOADING", "MASTERDOWN", "CLUSTERDOWN"), unreachable(err):
 		return fmt.Errorf("%w at %s (%w); start it, or set redis.url (TALLYGATE_REDIS_URL) to where it runs", ErrRedisUnreachable, c.URL, err)
 	}
-	return fmt.Errorf("Redis at %s does not answer PING (%w); check that redis.url names a Redis server", c.URL, err)
+	return fmt.Errorf("the Redis at %s does not answer PING (%w); check that redis.url names a Redis server", c.URL, err)
 }
 
 func unreachable(err error) bool {
