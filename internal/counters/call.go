@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tallygate/tallygate/internal/quota"
+	"github.com/tallygate/tallygate/internal/token"
 )
 
 // call is one batch on its way to Redis and back, with its buffers; calls are
@@ -35,8 +36,7 @@ func (onceCmd) NoRetry() bool { return true }
 // encode prepares KEYS and ARGV of the entries from to below to.
 func (c *call) encode(s *Store, from, to int, now int64) {
 	minute := quota.Minute(now)
-	c.numbers.reset()
-	c.text, c.ends, c.leases = c.text[:0], c.ends[:0], c.leases[:0]
+	c.begin()
 	c.numbers.add(now)
 	c.numbers.add((minute+1)*60_000 + s.grace)
 	c.numbers.add(skew.Milliseconds())
@@ -48,21 +48,38 @@ func (c *call) encode(s *Store, from, to int, now int64) {
 		c.key(s.ns.appendBeside(c.text, e.Token, e.Resource, minute, "rejected"))
 		c.numbers.add(e.Cost)
 		c.numbers.add(e.Count)
+		limits, reserve := e.Limits, int64(0)
 		switch {
 		case e.Blocked:
+			limits = nil
 			c.numbers.add(flagBlocked)
-			c.numbers.add(0)
-			continue
 		case e.Overdraft:
 			c.numbers.add(flagOverdraft)
 		default:
 			c.numbers.add(0)
 		}
-		c.numbers.add(int64(len(e.Limits)))
-		for j := range e.Limits {
-			c.limit(s.ns, e.Request, &e.Limits[j], now)
+		if e.Reserve != "" && !e.Blocked {
+			reserve = now + min(s.grace, e.ReserveFor.Milliseconds())
+		}
+		c.numbers.add(reserve)
+		c.numbers.add(int64(len(limits)))
+		for j := range limits {
+			c.limit(s.ns, e.Token, e.Resource, e.Lease, &limits[j], now)
+		}
+		if reserve > 0 {
+			c.key(s.ns.appendNamed(c.text, "reserve:", e.Token, e.Reserve))
 		}
 	}
+	c.finish()
+}
+
+// begin empties the buffers, finish makes KEYS and ARGV of them.
+func (c *call) begin() {
+	c.numbers.reset()
+	c.text, c.ends, c.leases = c.text[:0], c.ends[:0], c.leases[:0]
+}
+
+func (c *call) finish() {
 	text, start := string(c.text), 0
 	c.keys = c.keys[:0]
 	for _, end := range c.ends {
@@ -87,27 +104,27 @@ const (
 	shadow      = 8
 )
 
-// limit encodes one limit of a request: its key and its parameters.
-func (c *call) limit(ns Namespace, r *quota.Request, l *quota.Limit, now int64) {
+// limit encodes one limit: its key as of now and its parameters.
+func (c *call) limit(ns Namespace, id token.ID, resource, lease string, l *quota.Limit, now int64) {
 	mark := int64(0)
 	if l.Shadow {
 		mark = shadow
 	}
 	switch {
 	case l.IsUsageCounter():
-		c.key(ns.appendAdjustment(c.text, r.Token, r.Resource, quota.Minute(now)))
+		c.key(ns.appendAdjustment(c.text, id, resource, quota.Minute(now)))
 		c.numbers.add(kindUsage)
 		c.numbers.add(l.Quota)
 		return
 	case l.IsCounter():
 		start, end := l.WindowAt(now)
-		c.key(ns.appendLimit(c.text, r.Token, l.Name, start))
+		c.key(ns.appendLimit(c.text, id, l.Name, start))
 		c.numbers.add(kindCounter + mark)
 		c.numbers.add(l.Quota)
 		c.numbers.add(end + skew.Milliseconds())
 		return
 	}
-	c.key(ns.appendLimit(c.text, r.Token, l.Name, -1))
+	c.key(ns.appendLimit(c.text, id, l.Name, -1))
 	switch l.Algorithm {
 	case quota.SlidingWindow:
 		c.numbers.add(kindSliding + mark)
@@ -131,7 +148,7 @@ func (c *call) limit(ns Namespace, r *quota.Request, l *quota.Limit, now int64) 
 		c.numbers.add(unit)
 		c.numbers.add(rate)
 	case quota.Concurrency:
-		c.leases = append(c.leases, r.Lease)
+		c.leases = append(c.leases, lease)
 		c.numbers.add(kindLeases + mark)
 		c.numbers.add(l.Quota)
 		c.numbers.add(l.Window.Milliseconds())

@@ -12,6 +12,8 @@
 --              cost    units per request; 0 is a peek
 --              count   how many equal requests the entry stands for
 --              flags   1 the token is blocked, 2 the units are an overdraft
+--              reserve when the reservation expires; 0 when it is none. Then the
+--                      last key of the entry is the reservation's
 --              limits  how many follow, each of them an algorithm (+ 8 for a
 --                      shadow limit), the quota in units, and parameters:
 --                0 usage counter   -
@@ -30,26 +32,17 @@
 --
 -- States: 1 string, units · 2 string, msgpack start and units · 3 string, msgpack
 -- array of number and units of each sub-window, oldest first · 4 zset, a request
--- by its time, as <all units ever>:<units> · 5 string, msgpack parts missing and
+-- by its time, as <units ever before>:<and after> · 5 string, msgpack parts missing and
 -- the time at which they were · 6 zset, <lease>#<slot> by the lease's end.
 --
 -- Counters are raised first and lowered again by what did not fit: a request that
 -- is allowed, the common one, then costs one command per key. Nobody can see the
 -- state in between. Nothing else is written before all limits have been asked.
 
-local call, floor, min, max = redis.call, math.floor, math.min, math.max
-local pack, unpack = cmsgpack.pack, cmsgpack.unpack
 local a = unpack(ARGV[1])
 local now, usage_expireat, skew = a[1], a[2], a[3]
 local p, k = 4, 1 -- last element of a and last key that were read
 local out, o = {}, 0
-
--- text caches numbers as they are sent: redis.call formats a number slowly.
-local text = setmetatable({}, { __index = function(t, n)
-  local s = string.format('%.0f', n)
-  t[n] = s
-  return s
-end })
 
 -- raise adds units to a counter and returns its value.
 local function raise(key, units, expireat)
@@ -69,8 +62,9 @@ local function lower(key, value, units)
   end
 end
 
+-- keep writes the state of a limit.
 local function keep(key, state, expireat)
-  call('SET', key, state, 'PXAT', text[expireat + skew])
+  set(key, state, expireat + skew)
 end
 
 -- algorithms are those whose state is more than a counter. A limit is a table:
@@ -142,12 +136,6 @@ algorithms[3] = { -- sliding window
   end,
 }
 
--- entry returns the parts of a log's member: all units ever, and its own.
-local function entry(member)
-  local colon = member:find(':', 1, true)
-  return tonumber(member:sub(1, colon - 1)), tonumber(member:sub(colon + 1))
-end
-
 algorithms[4] = { -- sliding log
   params = 3,
   load = function(l)
@@ -175,7 +163,7 @@ algorithms[4] = { -- sliding log
       call('ZREMRANGEBYSCORE', l.key, '-inf', l.dead)
     end
     l.sum, l.last = l.sum + units, l.at
-    call('ZADD', l.key, text[l.at], string.format('%016.0f:%.0f', l.sum, units))
+    call('ZADD', l.key, text[l.at], member(l.sum, units))
     l.free = l.quota - (l.sum - l.base)
     while l.free < 0 do -- what lies behind a whole quota decides nothing
       local first = entry(call('ZRANGE', l.key, 0, 0)[1])
@@ -254,6 +242,7 @@ algorithms[6] = { -- concurrency
   end,
   take = function(l, units)
     local till, slot = text[now + l.x], ARGV[l.y] .. '#'
+    call('ZREMRANGEBYSCORE', l.key, '-inf', text[now])
     if l.held then
       units = 1
       while call('ZSCORE', l.key, slot .. units + 1) do
@@ -263,7 +252,6 @@ algorithms[6] = { -- concurrency
       units = min(units, l.quota + 1)
       l.free = l.free - units
       l.held = true
-      call('ZREMRANGEBYSCORE', l.key, '-inf', text[now])
     end
     for i = 1, units do
       call('ZADD', l.key, till, slot .. i)
@@ -299,10 +287,10 @@ local function adjustment(key)
 end
 
 for _ = 1, a[4] do
-  local cost, count, flags, limits = a[p + 1], a[p + 2], a[p + 3], a[p + 4]
+  local cost, count, flags, reserve, limits = a[p + 1], a[p + 2], a[p + 3], a[p + 4], a[p + 5]
   local usage, rejected = KEYS[k + 1], KEYS[k + 2]
   local units, fit, clear, taken = cost * count, count, count, count
-  p, k = p + 4, k + 2
+  p, k = p + 5, k + 2
   local answer = o + 1
   o = o + 2
   if flags == 1 then
@@ -369,6 +357,12 @@ for _ = 1, a[4] do
       lower(usage, used, (count - taken) * cost)
     end
     k = k + limits
+  end
+  if reserve > 0 then
+    k = k + 1
+    if taken > 0 then
+      set(KEYS[k], pack(now, cost, reserve), reserve)
+    end
   end
   out[answer], out[answer + 1] = fit, clear
   if taken < count and units > 0 then

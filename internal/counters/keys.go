@@ -74,6 +74,27 @@ func (ns Namespace) Adjustment(id token.ID, resource string, minute int64) strin
 	return string(ns.appendAdjustment(nil, id, resource, minute))
 }
 
+// Reservation is the key of a reservation: string, msgpack of its time in unix ms,
+// its estimate, its end in unix ms and, once settled, the actual cost. It expires
+// at its end.
+//
+//	reserve:{api:T}:<id>
+func (ns Namespace) Reservation(id token.ID, name string) string {
+	return string(ns.appendNamed(nil, "reserve:", id, name))
+}
+
+// Once is the key that remembers the name of an adjustment that was made: string,
+// until when in unix ms. It lives for quota.RememberFor.
+//
+//	once:{api:T}:<id>
+func (ns Namespace) Once(id token.ID, name string) string {
+	return string(ns.appendNamed(nil, "once:", id, name))
+}
+
+func (ns Namespace) appendNamed(b []byte, kind string, id token.ID, name string) []byte {
+	return append(ns.appendTag(append(b, kind...), id), name...)
+}
+
 func (ns Namespace) appendAdjusted(b []byte, id token.ID) []byte {
 	if id == "" {
 		return append(append(append(b, "limit:"...), ns...), ":adjusted"...)

@@ -24,10 +24,21 @@ import (
 	"github.com/tallygate/tallygate/internal/token"
 )
 
+//go:embed state.lua
+var stateSource string
+
 //go:embed decide.lua
 var decideSource string
 
-var decideScript = redis.NewScript(decideSource)
+var decideScript = newScript(decideSource)
+
+// script is a Lua script and its digest.
+type script struct{ source, digest string }
+
+func newScript(body string) *script {
+	source := stateSource + body
+	return &script{source, redis.NewScript(source).Hash()}
+}
 
 // DefaultGrace is how long a usage counter outlives its minute unless configured
 // otherwise: that is how long the tracker may be away without a loss.
@@ -83,7 +94,7 @@ func (s *Store) Check(ctx context.Context) error {
 	if _, err := s.clock.Now(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if err := decideScript.Load(ctx, s.client).Err(); err != nil {
+	if err := s.client.ScriptLoad(ctx, decideScript.source).Err(); err != nil {
 		return fmt.Errorf("%w: load the decision script (the user needs EVALSHA, EVAL and SCRIPT LOAD): %w", ErrUnavailable, err)
 	}
 	return nil
@@ -122,45 +133,98 @@ func (s *Store) adjustedFor(id token.ID) token.ID {
 // atOnce decides the whole batch in one script call.
 func (s *Store) atOnce(ctx context.Context, c *call, now int64) {
 	c.encode(s, 0, len(c.batch.Entries), now)
-	cmd := c.command(ctx, "evalsha", decideScript.Hash())
-	err := s.client.Process(ctx, cmd)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") { // a restart or SCRIPT FLUSH: it did not run
-		cmd = c.command(ctx, "eval", decideSource)
-		err = s.client.Process(ctx, cmd)
-	}
+	reply, err := s.run(ctx, c, decideScript)
 	if err != nil {
 		c.fail(0, len(c.batch.Entries), err)
 		return
 	}
-	c.decode(0, len(c.batch.Entries), now, cmd.Val())
+	c.decode(0, len(c.batch.Entries), now, reply)
+}
+
+// run runs a script with what c has encoded.
+func (s *Store) run(ctx context.Context, c *call, script *script) ([]int64, error) {
+	cmd := c.command(ctx, "evalsha", script.digest)
+	err := s.client.Process(ctx, cmd)
+	for try := 0; again(ctx, err, try); try++ {
+		name, text := script.call(err)
+		cmd = c.command(ctx, name, text)
+		err = s.client.Process(ctx, cmd)
+	}
+	return cmd.Val(), err
+}
+
+// call returns how to call the script after err: by its source where the server
+// does not know it, after a restart or SCRIPT FLUSH, else by its digest.
+func (s *script) call(err error) (name, text string) {
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		return "eval", s.source
+	}
+	return "evalsha", s.digest
+}
+
+// tries bounds how often a call is made again that the server has not run.
+const tries = 6
+
+// again reports whether a call that failed was not run and is worth another try,
+// and waits before the later ones: a slot that moves, a replica that becomes a
+// master need some milliseconds. Whatever may have run is never tried again.
+func again(ctx context.Context, err error, try int) bool {
+	if err == nil || try >= tries {
+		return false
+	}
+	if redis.HasErrorPrefix(err, "NOSCRIPT") && try == 0 {
+		return true // it needs no time, only the source
+	}
+	return notRun(err) && pause(ctx, time.Millisecond<<try)
+}
+
+// notRun reports whether err is a server's answer that it did not run a script, and
+// may later.
+func notRun(err error) bool {
+	for _, prefix := range []string{"NOSCRIPT", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "READONLY", "MASTERDOWN"} {
+		if redis.HasErrorPrefix(err, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// pause waits, and reports false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // perToken decides the batch in one pipeline per node, of one script call per
-// token's run of entries.
+// entry: each touches the slot of its token only.
 func (s *Store) perToken(ctx context.Context, c *call, now int64) {
 	entries := c.batch.Entries
-	cmds := make([]*onceCmd, 0, len(entries))
-	send := func(which func(i int) bool, name, script string) {
-		pipe := s.client.Pipeline()
-		for i := range entries {
-			if !which(i) {
-				continue
-			}
-			c.encode(s, i, i+1, now)
-			cmd := c.ownedCommand(ctx, name, script)
-			if i < len(cmds) {
-				cmds[i] = cmd
-			} else {
-				cmds = append(cmds, cmd)
-			}
-			_ = pipe.Process(ctx, cmd)
-		}
-		if pipe.Len() > 0 {
-			_, _ = pipe.Exec(ctx) // each command holds its own error
-		}
+	cmds := make([]*onceCmd, len(entries))
+	pipe := s.client.Pipeline()
+	for i := range entries {
+		c.encode(s, i, i+1, now)
+		cmds[i] = c.ownedCommand(ctx, "evalsha", decideScript.digest)
+		_ = pipe.Process(ctx, cmds[i])
 	}
-	send(func(int) bool { return true }, "evalsha", decideScript.Hash())
-	send(func(i int) bool { return redis.HasErrorPrefix(cmds[i].Err(), "NOSCRIPT") }, "eval", decideSource)
+	_, _ = pipe.Exec(ctx) // each command holds its own error
+	for try := 0; again(ctx, firstNotRun(cmds), try); try++ {
+		pipe = s.client.Pipeline()
+		for i, cmd := range cmds {
+			if notRun(cmd.Err()) {
+				c.encode(s, i, i+1, now)
+				name, text := decideScript.call(cmd.Err())
+				cmds[i] = c.ownedCommand(ctx, name, text)
+				_ = pipe.Process(ctx, cmds[i])
+			}
+		}
+		_, _ = pipe.Exec(ctx)
+	}
 	for i, cmd := range cmds {
 		if err := cmd.Err(); err != nil {
 			c.fail(i, i+1, err)
@@ -168,4 +232,13 @@ func (s *Store) perToken(ctx context.Context, c *call, now int64) {
 		}
 		c.decode(i, i+1, now, cmd.Val())
 	}
+}
+
+func firstNotRun(cmds []*onceCmd) error {
+	for _, cmd := range cmds {
+		if err := cmd.Err(); notRun(err) {
+			return err
+		}
+	}
+	return nil
 }

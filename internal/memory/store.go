@@ -157,13 +157,19 @@ func (s *Store) decide(request *quota.Request, count int64) quota.EntryAnswer {
 		a.tidied = minute
 		a.expire(now, s.grace)
 	}
-	if cell != nil && !cell.Dirty && s.watched.Load() {
-		cell.Dirty = true
-		sh.dirty = append(sh.dirty, dirtyCell{request.Token, cell})
-		select {
-		case s.changes <- struct{}{}:
-		default:
-		}
-	}
+	s.changed(sh, request.Token, cell)
 	return answer
+}
+
+// changed marks a cell, which may be nil, for the watcher. The shard is locked.
+func (s *Store) changed(sh *shard, id token.ID, cell *quota.Cell) {
+	if cell == nil || cell.Dirty || !s.watched.Load() {
+		return
+	}
+	cell.Dirty = true
+	sh.dirty = append(sh.dirty, dirtyCell{id, cell})
+	select {
+	case s.changes <- struct{}{}:
+	default:
+	}
 }

@@ -6,6 +6,9 @@ package quota
 type Account struct {
 	cells  map[cellKey]*Cell
 	states map[stateKey]*state
+
+	reservations map[string]*reservation
+	once         map[string]int64 // IDs of adjustments, until when in unix ms
 }
 
 type cellKey struct {
@@ -86,6 +89,9 @@ func (a *Account) Decide(r *Request, count, at int64) (answer EntryAnswer, cell 
 		cell.Rejected += (count - taken) * r.Cost
 		if taken > 0 {
 			cell.Last = max(cell.Last, at)
+		}
+		if r.Reserve != "" && taken > 0 {
+			a.reserve(r, at)
 		}
 	}
 	answer = EntryAnswer{Fit: fit, Clear: unobjected}
@@ -210,13 +216,19 @@ func (a *Account) Restore(c Cell) *Cell {
 
 // Cell returns what was counted of a resource in an epoch minute, nil if nothing.
 func (a *Account) Cell(resource string, minute int64) *Cell {
-	return a.cells[cellKey{resource, minute}]
+	if c := a.cells[cellKey{resource, minute}]; c != nil && c.counted() {
+		return c
+	}
+	return nil
 }
+
+// counted is false for a cell that only holds an adjustment.
+func (c *Cell) counted() bool { return c.Admitted|c.Rejected|c.Refunded != 0 }
 
 // Cells calls yield with every cell until it returns false.
 func (a *Account) Cells(yield func(*Cell) bool) {
 	for _, c := range a.cells {
-		if !yield(c) {
+		if c.counted() && !yield(c) {
 			return
 		}
 	}
@@ -236,5 +248,15 @@ func (a *Account) Expire(stale, grace int64) (empty bool) {
 			delete(a.cells, key)
 		}
 	}
-	return len(a.states) == 0 && len(a.cells) == 0
+	for id, r := range a.reservations {
+		if r.expire < stale {
+			delete(a.reservations, id)
+		}
+	}
+	for id, until := range a.once {
+		if until < stale {
+			delete(a.once, id)
+		}
+	}
+	return len(a.states)+len(a.cells)+len(a.reservations)+len(a.once) == 0
 }

@@ -45,7 +45,7 @@ func (b *Batch) Group(requests []Request) {
 			id.limits = &r.Limits[0]
 		}
 		at, known := b.index[id]
-		if !known || r.Lease != "" { // what the second finds depends on the first
+		if !known || r.Lease != "" || r.Reserve != "" { // what the second finds depends on the first
 			at = int32(len(b.Entries))
 			b.index[id] = at
 			b.Entries = append(b.Entries, Entry{Request: r})

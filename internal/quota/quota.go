@@ -38,6 +38,12 @@ type Request struct {
 	// it: it is how the units are released. Asking again under a lease that is
 	// still held prolongs it and takes nothing more from those limits.
 	Lease string
+	// Reserve makes an allowed request a reservation of that name, unique to it:
+	// its cost is an estimate until it is settled. ReserveFor is for how long it can
+	// be; whole milliseconds, at most the store's grace. What is not settled by then
+	// stays as it is.
+	Reserve    string
+	ReserveFor time.Duration
 	// Overdraft says that the units have been used already: they are counted as
 	// admitted and taken from every limit even where they do not fit. Allowed says
 	// whether they did.

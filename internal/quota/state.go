@@ -179,13 +179,13 @@ func (l *Limit) take(s *state, r *Request, units, at int64) {
 			at = max(at, s.parts[n-1].at)
 		}
 		s.parts = append(s.parts, part{at, min(units, l.Quota+1)})
+		// What lies behind more than a whole quota decides nothing.
+		for over := -l.free(s); over > s.parts[0].units; over = -l.free(s) {
+			s.parts = s.parts[1:]
+		}
 		s.expire = at + ms(l.Window)
 	case TokenBucket:
-		unit, rate := l.Bucket()
-		full := l.Capacity() * unit
-		s.debt = min(s.debt+min(units, 2*l.Capacity())*unit, 2*full)
-		s.seen = max(s.seen, at)
-		s.expire = s.seen + ceilDiv(s.debt, rate)
+		l.owe(s, units, at)
 	case Concurrency:
 		until := at + ms(l.Window)
 		s.expire = max(s.expire, until)

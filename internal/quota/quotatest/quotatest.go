@@ -18,6 +18,9 @@ import (
 type Store interface {
 	// DecideAll decides requests; results[i] answers requests[i].
 	DecideAll(ctx context.Context, requests []quota.Request) []quota.Result
+	Adjust(ctx context.Context, j quota.Adjustment) error
+	Settle(ctx context.Context, t quota.Settlement) error
+	Release(ctx context.Context, id token.ID, lease string, limits []quota.Limit) error
 }
 
 // Counted are the units that a store counted in one cell.
@@ -82,6 +85,27 @@ func (o *Oracle) DecideAll(_ context.Context, requests []quota.Request) []quota.
 	results := make([]quota.Result, len(requests))
 	batch.Answer(results, answers)
 	return results
+}
+
+// Adjust implements Store.
+func (o *Oracle) Adjust(_ context.Context, j quota.Adjustment) error {
+	if j.At == 0 || j.Kind == quota.Grant || j.Kind == quota.Reset {
+		j.At = o.Clock.UnixMilli()
+	}
+	_, err := o.account(j.Token).Adjust(&j, o.Clock.UnixMilli())
+	return err
+}
+
+// Settle implements Store.
+func (o *Oracle) Settle(_ context.Context, t quota.Settlement) error {
+	_, err := o.account(t.Token).Settle(&t, o.Clock.UnixMilli())
+	return err
+}
+
+// Release implements Store.
+func (o *Oracle) Release(_ context.Context, id token.ID, lease string, limits []quota.Limit) error {
+	o.account(id).Release(lease, limits)
+	return nil
 }
 
 func (o *Oracle) account(id token.ID) *quota.Account {

@@ -2,6 +2,7 @@ package quotatest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -26,13 +27,9 @@ var run atomic.Int64
 // the store answers and counts as the oracle does.
 func testSequences(t *testing.T, s Subject, clock *Clock) {
 	epoch := clock.UnixMilli()
-	for i, one := range Limits() {
-		rapid.Check(t, func(t *rapid.T) {
-			CheckSequence(t, s, clock, epoch, []quota.Limit{one.Draw(t, fmt.Sprintf("algorithm %d", i))})
-		})
-	}
 	rapid.Check(t, func(t *rapid.T) {
-		CheckSequence(t, s, clock, epoch, rapid.SliceOfN(limit(), 0, 4).Draw(t, "limits"))
+		most := rapid.SampledFrom([]int{1, 1, 4}).Draw(t, "most_limits")
+		CheckSequence(t, s, clock, epoch, rapid.SliceOfN(limit(), min(most, 3)%3, most).Draw(t, "limits"))
 	})
 }
 
@@ -46,6 +43,7 @@ func CheckSequence(t *rapid.T, s Subject, clock *Clock, epoch int64, limits []qu
 	at := epoch + rapid.Int64Range(0, 100_000).Draw(t, "start_ms")
 	latest := at
 	var cells []cell
+	var decided []made
 	tokens := []token.ID{token.ID(fmt.Sprintf("a-%d", prefix)), token.ID(fmt.Sprintf("b-%d", prefix))}
 	for range rapid.IntRange(1, 30).Draw(t, "batches") {
 		at = max(epoch, latest-StepBack, at+elapse().Draw(t, "elapse_ms"))
@@ -55,11 +53,20 @@ func CheckSequence(t *rapid.T, s Subject, clock *Clock, epoch int64, limits []qu
 		want := oracle.DecideAll(context.Background(), requests)
 		got := s.DecideAll(context.Background(), requests)
 		for i := range requests {
+			if got[i].Err == nil && requests[i].Cost > 0 && !requests[i].Blocked {
+				decided = append(decided, made{requests[i], at})
+			}
 			if limits := requests[i].Limits; !reflect.DeepEqual(got[i], want[i]) {
 				t.Fatalf("at epoch + %dms %s of %+v:\n got %s\nwant %s\nlimits %+v",
 					at-epoch, requests[i].Token, requests[i], words(got[i]), words(want[i]), limits)
 			}
 			cells = append(cells, cell{requests[i].Resource, quota.Minute(at)})
+		}
+		if len(decided) > 0 && rapid.IntRange(0, 2).Draw(t, "meddle") == 2 {
+			what, do := meddle(t, decided)
+			if got, want := do(s), do(oracle); !errors.Is(got, want) {
+				t.Fatalf("at epoch + %dms %s: %v, want %v", at-epoch, what, got, want)
+			}
 		}
 	}
 	for _, id := range tokens {
@@ -70,6 +77,36 @@ func CheckSequence(t *rapid.T, s Subject, clock *Clock, epoch int64, limits []qu
 			}
 		}
 	}
+}
+
+// made is a request and when it was decided.
+type made struct {
+	quota.Request
+	at int64
+}
+
+// meddle draws an adjustment, settlement or release that is about one of the
+// requests that were decided.
+func meddle(t *rapid.T, decided []made) (what string, do func(Store) error) {
+	r := rapid.SampledFrom(decided).Draw(t, "about")
+	ctx := context.Background()
+	switch rapid.IntRange(0, 3).Draw(t, "how") {
+	case 0:
+		return fmt.Sprintf("release %q", r.Lease), func(s Store) error { return s.Release(ctx, r.Token, r.Lease, r.Limits) }
+	case 1:
+		settlement := quota.Settlement{
+			Token: r.Token, Resource: r.Resource, ID: r.Reserve, Limits: r.Limits,
+			Actual: rapid.OneOf(rapid.Int64Range(0, min(2*r.Cost, quota.MaxCost)), rapid.Just(r.Cost)).Draw(t, "actual"),
+		}
+		return fmt.Sprintf("settle %+v", settlement), func(s Store) error { return s.Settle(ctx, settlement) }
+	}
+	j := quota.Adjustment{
+		Kind:  rapid.SampledFrom([]quota.AdjustmentKind{quota.Refund, quota.Charge, quota.Grant, quota.Reset}).Draw(t, "kind"),
+		Token: r.Token, Resource: r.Resource, At: r.at, Limits: r.Limits,
+		Units: rapid.OneOf(rapid.Int64Range(0, r.Cost), rapid.Int64Range(0, 20)).Draw(t, "units"),
+		ID:    rapid.SampledFrom([]string{"", "", "j1", "j2"}).Draw(t, "id"),
+	}
+	return fmt.Sprintf("adjust %+v", j), func(s Store) error { return s.Adjust(ctx, j) }
 }
 
 // elapse draws the time between two batches in ms: mostly none or short,
@@ -99,6 +136,10 @@ func request(tokens []token.ID, limits []quota.Limit) *rapid.Generator[quota.Req
 			Blocked:  rapid.IntRange(0, 19).Draw(t, "blocked") == 19,
 		}
 		r.Overdraft = !r.Blocked && rapid.IntRange(0, 9).Draw(t, "overdraft") == 9
+		if !r.Blocked && r.Cost > 0 && rapid.IntRange(0, 3).Draw(t, "reserve") == 3 {
+			r.Reserve = rapid.SampledFrom([]string{"r1", "r2", "r3"}).Draw(t, "reservation")
+			r.ReserveFor = 9 * time.Minute
+		}
 		for i := range some {
 			if some[i].Algorithm == quota.Concurrency {
 				r.Lease = rapid.SampledFrom([]string{"l1", "l2", "l3", "l4", "l5", "l6"}).Draw(t, "lease")
