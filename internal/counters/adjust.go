@@ -101,7 +101,7 @@ func (s *Store) adjust(ctx context.Context, j *quota.Adjustment, kind, now, once
 		c.limit(s.ns, j.Token, j.Resource, "", &j.Limits[i], j.At)
 	}
 	c.finish()
-	reply, err := s.runOwned(ctx, c, adjustScript)
+	reply, err := s.run(ctx, adjustScript, c.ownedCommand)
 	switch {
 	case err != nil:
 		return fmt.Errorf("adjust: %w: %w", ErrUnavailable, err)
@@ -113,18 +113,6 @@ func (s *Store) adjust(ctx context.Context, j *quota.Adjustment, kind, now, once
 		return quota.ErrNoReservation
 	}
 	return nil
-}
-
-// runOwned is run with arguments that any client can route.
-func (s *Store) runOwned(ctx context.Context, c *call, script *script) ([]int64, error) {
-	cmd := c.ownedCommand(ctx, "evalsha", script.digest)
-	err := s.client.Process(ctx, cmd)
-	for try := 0; again(ctx, err, try); try++ {
-		name, text := script.call(err)
-		cmd = c.ownedCommand(ctx, name, text)
-		err = s.client.Process(ctx, cmd)
-	}
-	return cmd.Val(), err
 }
 
 // Release gives back what a request took from limits of concurrency under a

@@ -133,7 +133,7 @@ func (s *Store) adjustedFor(id token.ID) token.ID {
 // atOnce decides the whole batch in one script call.
 func (s *Store) atOnce(ctx context.Context, c *call, now int64) {
 	c.encode(s, 0, len(c.batch.Entries), now)
-	reply, err := s.run(ctx, c, decideScript)
+	reply, err := s.run(ctx, decideScript, c.command)
 	if err != nil {
 		c.fail(0, len(c.batch.Entries), err)
 		return
@@ -141,13 +141,13 @@ func (s *Store) atOnce(ctx context.Context, c *call, now int64) {
 	c.decode(0, len(c.batch.Entries), now, reply)
 }
 
-// run runs a script with what c has encoded.
-func (s *Store) run(ctx context.Context, c *call, script *script) ([]int64, error) {
-	cmd := c.command(ctx, "evalsha", script.digest)
+// run runs a script with what a call has encoded: command makes its commands.
+func (s *Store) run(ctx context.Context, script *script, command func(ctx context.Context, name, text string) *onceCmd) ([]int64, error) {
+	cmd := command(ctx, "evalsha", script.digest)
 	err := s.client.Process(ctx, cmd)
 	for try := 0; again(ctx, err, try); try++ {
 		name, text := script.call(err)
-		cmd = c.command(ctx, name, text)
+		cmd = command(ctx, name, text)
 		err = s.client.Process(ctx, cmd)
 	}
 	return cmd.Val(), err
