@@ -21,6 +21,20 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	command := service.Command("indexer", "Keep usage for good and answer questions about it", getenv, serve)
 	command.Long = command.Short + ".\n\nWithout a command it serves; the commands ask an indexer that does."
 	command.AddCommand(indexer.Commands()...)
+	var path string
+	for _, c := range indexer.AdminCommands(func(ctx context.Context) (*history.Store, error) {
+		c, err := config.Load(path, getenv)
+		if err != nil {
+			return nil, err
+		}
+		return history.Connect(ctx, string(c.History.URL))
+	}) {
+		service.ConfigFlag(c, &path, getenv)
+		for _, sub := range c.Commands() {
+			service.ConfigFlag(sub, &path, getenv)
+		}
+		command.AddCommand(c)
+	}
 	return service.Execute(ctx, command, args, stdout, stderr)
 }
 

@@ -69,7 +69,7 @@ var ErrURL = errors.New("invalid history URL")
 // or sqlite:path/to/file, and brings its schema up to date, under a lock when
 // several processes start at once.
 func Open(ctx context.Context, url string) (*Store, error) {
-	s, err := open(ctx, url)
+	s, err := Connect(ctx, url)
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +80,8 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	return s, nil
 }
 
-// open connects without looking at the schema.
-func open(ctx context.Context, url string) (*Store, error) {
+// Connect is Open without a look at the schema: Migrate brings it up to date.
+func Connect(ctx context.Context, url string) (*Store, error) {
 	scheme, rest, _ := strings.Cut(url, ":")
 	switch {
 	case scheme == "postgres" || scheme == "postgresql":

@@ -228,8 +228,16 @@ func TestCommandsPrintTablesAndJSON(t *testing.T) {
 		{"top --by first", []string{"refused", "a/b", "alice"}},
 		{"token alice", []string{"alice", "42", "2025-02-19 22:21:07Z"}},
 		{"token alice --json", []string{`"ops":42`}},
+		{"token alice --csv", []string{"token,ops,rejected,refunded,first use,last use\nalice,42,2,0,2025-02-19T21:20:00Z,2025-02-19T22:21:07Z"}},
+		{"find status:blocked", []string{"refused", "5"}},
+		{"find ops>0 --group owner", []string{"acme", "1", "42", "(none)", "1", "9"}},
+		{"history alice", []string{
+			"day: 42 admitted, 2 rejected", "first use", `owner.set to "{\"owner\":\"acme\",\"labels\":[\"eu\"]}"`, "ops", "sold",
+			"in all 42 admitted, 2 rejected, 0 refunded",
+		}},
+		{"history alice --json", []string{`"account":{"token":"alice"`, `"days":[{"start":"2025-02-19T00:00:00Z","admitted":42`, `"events":[{"seq":1`}},
 		{"usage alice --from 2025-02-19T21:00:00Z --to 2025-02-19T23:00:00Z --step 1h", []string{
-			"alice, 2 steps of 1h", "admitted █▃ 42", "rejected █  2", "2025-02-19 21:00:00Z", "30",
+			"alice, 2 steps of 1h, 21.0 admitted in one on average", "admitted █▃ 42", "rejected █  2", "2025-02-19 21:00:00Z", "30",
 		}},
 		{"usage alice --to 2025-02-20T00:00:00Z --since 1d --step 1d --resource search --json", []string{`"step_s":86400`, `"admitted":12`}},
 	} {

@@ -20,6 +20,7 @@ const DefaultServer = "http://127.0.0.1:8090"
 // client asks an indexer's query API.
 type client struct {
 	server string // URL without a slash at its end
+	bearer string // read token; "" sends none
 	http   *http.Client
 }
 
@@ -46,6 +47,9 @@ func (c *client) get(ctx context.Context, query url.Values, elements ...string) 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err
+	}
+	if c.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+c.bearer)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
