@@ -9,6 +9,7 @@ import (
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/service"
+	"github.com/tallygate/tallygate/internal/timeseries"
 	"github.com/tallygate/tallygate/internal/tracker"
 	"github.com/tallygate/tallygate/internal/usage/streams"
 )
@@ -39,7 +40,12 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	if err := feed.Check(ctx); err != nil {
 		return err
 	}
-	ledger := tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Log: s.Log})
+	series, err := timeseries.Choose(ctx, client, c.Namespace)
+	if err != nil {
+		return err
+	}
+	s.Log.Info("series are kept", "in", series.String())
+	ledger := tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Series: series, Log: s.Log})
 	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, Log: s.Log})
 	t := tracker.New(feed, ledger, bus, tracker.Options{
 		FlushEvery: c.Tracker.FlushInterval, DrainTimeout: c.Tracker.DrainTimeout,

@@ -104,6 +104,9 @@ func own(t testing.TB, addr string) {
 		_ = client.Del(ctx, lockKey).Err()
 		t.Fatalf("the server at %s holds keys: name one in %s that tests may empty", addr, Env)
 	}
+	if err := client.ScriptFlush(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if err := client.FlushAll(context.Background()).Err(); err != nil && !errors.Is(err, redis.ErrClosed) {
 			t.Errorf("empty the server: %v", err)

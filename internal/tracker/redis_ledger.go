@@ -21,8 +21,6 @@ import (
 //go:embed apply.lua
 var applyLua string
 
-var applyScript = redis.NewScript(metadata.Lua + timeseries.Lua + applyLua)
-
 // RedisOptions of NewRedisLedger; the zero value of each field stands for its
 // default.
 type RedisOptions struct {
@@ -35,6 +33,8 @@ type RedisOptions struct {
 	// SeriesSpan is how many minutes a series holds, overriding
 	// timeseries.DefaultSpan.
 	SeriesSpan int
+	// Series is how series are kept, overriding the default of a timeseries.Ring.
+	Series timeseries.Backend
 	// ScanRate bounds how many keys a second a scan looks at, on each master,
 	// overriding the default 100,000: about a twentieth of what a Redis core can.
 	ScanRate int
@@ -43,7 +43,7 @@ type RedisOptions struct {
 	Log *slog.Logger
 }
 
-func (o RedisOptions) withDefaults() RedisOptions {
+func (o RedisOptions) withDefaults(client redis.UniversalClient) RedisOptions {
 	if o.Namespace == "" {
 		o.Namespace = counters.DefaultNamespace
 	}
@@ -52,6 +52,9 @@ func (o RedisOptions) withDefaults() RedisOptions {
 	}
 	if o.SeriesSpan <= 0 {
 		o.SeriesSpan = timeseries.DefaultSpan
+	}
+	if o.Series == nil {
+		o.Series = timeseries.NewRing(client, string(o.Namespace))
 	}
 	if o.ScanRate <= 0 {
 		o.ScanRate = 100_000
@@ -67,6 +70,7 @@ func (o RedisOptions) withDefaults() RedisOptions {
 type RedisLedger struct {
 	client redis.UniversalClient
 	opts   RedisOptions
+	script *redis.Script
 	// tokensPerCall bounds the tokens of one script call: 1 on a Cluster, where
 	// they live in different slots.
 	tokensPerCall int
@@ -87,7 +91,11 @@ const (
 // NewRedisLedger returns the ledger of a standalone server, a Sentinel's master
 // or a Cluster.
 func NewRedisLedger(client redis.UniversalClient, opts RedisOptions) *RedisLedger {
-	l := &RedisLedger{client: client, opts: opts.withDefaults(), tokensPerCall: maxTokensPerCall}
+	opts = opts.withDefaults(client)
+	l := &RedisLedger{
+		client: client, opts: opts, tokensPerCall: maxTokensPerCall,
+		script: redis.NewScript(metadata.Lua + opts.Series.Script() + applyLua),
+	}
 	if _, ok := client.(*redis.ClusterClient); ok {
 		l.tokensPerCall = 1
 	}
@@ -219,7 +227,7 @@ func (l *RedisLedger) run(ctx context.Context, calls []*call) error {
 func (l *RedisLedger) send(ctx context.Context, calls []*call) {
 	_, _ = l.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, c := range calls {
-			c.reply = applyScript.EvalSha(ctx, pipe, c.keys, c.args...)
+			c.reply = l.script.EvalSha(ctx, pipe, c.keys, c.args...)
 		}
 		return nil
 	})
@@ -230,10 +238,10 @@ func (l *RedisLedger) load(ctx context.Context) error {
 	var err error
 	if cluster, ok := l.client.(*redis.ClusterClient); ok {
 		err = cluster.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error {
-			return applyScript.Load(ctx, master).Err()
+			return l.script.Load(ctx, master).Err()
 		})
 	} else {
-		err = applyScript.Load(ctx, l.client).Err()
+		err = l.script.Load(ctx, l.client).Err()
 	}
 	if err != nil {
 		return fmt.Errorf("load the apply script: %w", err)
