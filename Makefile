@@ -28,6 +28,11 @@ test: servers ## run every test with the race detector
 servers: ## find or install the servers that tests start (redis-server, Postgres)
 	@./.ci/servers
 
+.PHONY: nested
+nested: ## vet and test the modules of their own: deploy/check (Helm, Compose) and e2e (containers)
+	cd deploy/check && go vet ./... && go test ./...
+	cd e2e && go vet ./... && go test ./...
+
 .PHONY: lint
 lint: ## go vet, staticcheck and gofumpt
 	go vet ./...
