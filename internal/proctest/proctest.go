@@ -89,6 +89,9 @@ func (p *Process) Kill() {
 // SIGCONT resumes it.
 func (p *Process) Signal(sig syscall.Signal) { _ = p.cmd.Process.Signal(sig) }
 
+// PID returns the process's number, for its files below /proc.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

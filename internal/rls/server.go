@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"runtime"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -38,6 +37,11 @@ const (
 	pingIdle   = time.Minute
 	pingWait   = 20 * time.Second
 	minPing    = 5 * time.Second // gateways may ping this often
+
+	// workers answer calls one after another, which spares each the growth of a
+	// fresh stack. They wait for Redis most of the time, so there are as many as
+	// calls are usually under way; more calls get goroutines of their own.
+	workers = 512
 )
 
 // healthName is the service that envoyproxy/ratelimit reports the health of.
@@ -54,8 +58,7 @@ func (s Server) Run(ctx context.Context) error {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(maxStreams),
-		// Workers that live on spare a call the growth of a fresh stack.
-		grpc.NumStreamWorkers(uint32(8 * runtime.GOMAXPROCS(0))),
+		grpc.NumStreamWorkers(workers),
 		grpc.ConnectionTimeout(10 * time.Second),
 	}
 	if s.TLS != nil {
