@@ -15,8 +15,10 @@ import (
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/enforcer"
+	"github.com/tallygate/tallygate/internal/forwardauth"
 	"github.com/tallygate/tallygate/internal/rls"
 	"github.com/tallygate/tallygate/internal/service"
+	"github.com/tallygate/tallygate/internal/token"
 )
 
 func main() { service.Main(run) }
@@ -64,10 +66,13 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	group := counters.NewGroup(store, counters.GroupOptions{})
 	settings := conf.NewRedis(client, c.Namespace)
 	e := enforcer.New(group, enforcer.Compile(c), enforcer.Options{
-		Timeout: c.Enforcer.DecideTimeout, Settings: settings, Metrics: s.Metrics,
+		Timeout: c.Enforcer.DecideTimeout, Settings: settings, OlderHeaders: c.Enforcer.OlderHeaders, Metrics: s.Metrics,
 	})
 	mux := http.NewServeMux()
 	e.Register(mux)
+	if len(c.ForwardAuth.TokenFrom) > 0 {
+		forwardauth.New(c.ForwardAuth, e, token.Parse).Register(mux)
+	}
 	parts := []service.Part{
 		s.Reload(c, func(changed *config.Config) { e.SetPolicies(enforcer.Compile(changed)) }),
 		{Name: "settings", Run: e.Run},

@@ -30,11 +30,13 @@ type Config struct {
 	Counters Counters `yaml:"counters"`
 	Enforcer Enforcer `yaml:"enforcer"`
 	RLS      RLS      `yaml:"rls"`
-	Tracker  Tracker  `yaml:"tracker"`
-	Indexer  Indexer  `yaml:"indexer"`
-	Admin    Admin    `yaml:"admin"`
-	Bus      Bus      `yaml:"bus"`
-	History  History  `yaml:"history"`
+	// ForwardAuth answers gateways that ask about each request of theirs.
+	ForwardAuth ForwardAuth `yaml:"forward_auth"`
+	Tracker     Tracker     `yaml:"tracker"`
+	Indexer     Indexer     `yaml:"indexer"`
+	Admin       Admin       `yaml:"admin"`
+	Bus         Bus         `yaml:"bus"`
+	History     History     `yaml:"history"`
 
 	// DefaultPolicy is the policy of requests that name none. Default default.
 	DefaultPolicy string `yaml:"default_policy"`
@@ -107,6 +109,11 @@ type Enforcer struct {
 	Server `yaml:",inline"`
 	// DecideTimeout bounds one decision, Redis included. Default 1s.
 	DecideTimeout time.Duration `yaml:"decide_timeout"`
+	// OlderHeaders adds headers that clients may know from before RateLimit and
+	// RateLimit-Policy: x-ratelimit (X-RateLimit-Limit, -Remaining and -Reset, the
+	// last in unix seconds) or ratelimit (RateLimit-Limit, -Remaining and -Reset,
+	// the last in seconds from now). Default none.
+	OlderHeaders string `yaml:"older_headers"`
 }
 
 // Tracker configures the service that accounts.
@@ -235,12 +242,13 @@ func Default() *Config {
 		return Server{Listen: "127.0.0.1:80" + port, DebugListen: "127.0.0.1:90" + port, DrainTimeout: 10 * time.Second}
 	}
 	return &Config{
-		Namespace: "api",
-		Log:       Log{Level: "info", Format: "text"},
-		Redis:     Redis{URL: "redis://127.0.0.1:6379/0", DialTimeout: 2 * time.Second, PoolSize: 16},
-		Counters:  Counters{Grace: 10 * time.Minute},
-		Enforcer:  Enforcer{Server: server("80"), DecideTimeout: time.Second},
-		RLS:       defaultRLS(),
+		Namespace:   "api",
+		Log:         Log{Level: "info", Format: "text"},
+		Redis:       Redis{URL: "redis://127.0.0.1:6379/0", DialTimeout: 2 * time.Second, PoolSize: 16},
+		Counters:    Counters{Grace: 10 * time.Minute},
+		Enforcer:    Enforcer{Server: server("80"), DecideTimeout: time.Second, OlderHeaders: "none"},
+		RLS:         defaultRLS(),
+		ForwardAuth: defaultForwardAuth(),
 		Tracker: Tracker{
 			Server: server("85"), ManageNotifications: true,
 			FlushInterval: 100 * time.Millisecond,

@@ -40,6 +40,8 @@ func (c *Config) validate(wrong report) {
 	oneOf(wrong, "bus.kind", c.Bus.Kind, "redis")
 	c.Redis.validate(wrong)
 	c.RLS.validate(wrong)
+	c.ForwardAuth.validate(c.Policies, wrong)
+	oneOf(wrong, "enforcer.older_headers", c.Enforcer.OlderHeaders, "none", "x-ratelimit", "ratelimit")
 	between(wrong, "counters.grace", c.Counters.Grace, time.Minute, MaxGrace)
 	between(wrong, "enforcer.decide_timeout", c.Enforcer.DecideTimeout, time.Millisecond, time.Minute)
 	between(wrong, "tracker.flush_interval", c.Tracker.FlushInterval, time.Millisecond, time.Minute)

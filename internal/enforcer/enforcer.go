@@ -38,6 +38,8 @@ type Enforcer struct {
 	timeout  time.Duration
 	metrics  metrics
 
+	olderHeaders string
+
 	admitted, rejected, failed atomic.Int64 // units
 }
 
@@ -48,6 +50,8 @@ type Options struct {
 	Timeout time.Duration
 	// Settings are what administrators set for tokens; nil means that they cannot.
 	Settings Settings
+	// OlderHeaders adds headers of an older style, XRateLimit or ThreeRateLimit.
+	OlderHeaders string
 	// Metrics is where metrics are registered; nil registers them nowhere.
 	Metrics prometheus.Registerer
 }
@@ -57,7 +61,7 @@ func New(store Store, policies *Policies, o Options) *Enforcer {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
 	}
-	e := &Enforcer{store: store, timeout: o.Timeout, metrics: newMetrics(o.Metrics)}
+	e := &Enforcer{store: store, timeout: o.Timeout, olderHeaders: o.OlderHeaders, metrics: newMetrics(o.Metrics)}
 	e.policies.Store(policies)
 	if o.Settings != nil {
 		e.settings = newSettings(o.Settings)

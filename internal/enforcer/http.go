@@ -32,7 +32,7 @@ func (e *Enforcer) decide(w http.ResponseWriter, r *http.Request) {
 		e.refuse(w, bad("policy", "%v", err))
 		return
 	}
-	write(w, q, answer)
+	e.Write(w, q, answer)
 }
 
 // refuse answers an input that cannot be understood.
@@ -58,8 +58,8 @@ func unavailable(w http.ResponseWriter) {
 // buffers hold answers while they are written; an answer to ten limits fits.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
 
-// write answers with a decision: headers, and the body that all outcomes share.
-func write(w http.ResponseWriter, q Query, a Answer) {
+// Write answers a client with a decision: headers, and the body that all outcomes share.
+func (e *Enforcer) Write(w http.ResponseWriter, q Query, a Answer) {
 	if a.Err != nil {
 		unavailable(w)
 		return
@@ -75,6 +75,7 @@ func write(w http.ResponseWriter, q Query, a Answer) {
 			h["Ratelimit"] = []string{string(b)}
 		}
 	}
+	older(h, e.olderHeaders, a)
 	status, contentType := http.StatusOK, "application/json"
 	if !a.Allowed {
 		status, contentType = http.StatusTooManyRequests, "application/problem+json"
