@@ -1,17 +1,24 @@
 package tracker_test
 
 import (
-	"io"
-	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
-func expectMetric(name, help, value string) io.Reader {
-	return exposition(name, help, "counter", value)
-}
-
-func expectGauge(name, help, value string) io.Reader { return exposition(name, help, "gauge", value) }
-
-func exposition(name, help, kind, value string) io.Reader {
-	name = "tallygate_tracker_" + name
-	return strings.NewReader("# HELP " + name + " " + help + "\n# TYPE " + name + " " + kind + "\n" + name + " " + value + "\n")
+// value returns a counter or gauge of the tracker.
+func value(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == "tallygate_tracker_"+name {
+			m := family.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }

@@ -436,37 +436,3 @@ func TestConcurrentApplyIsExact(t *testing.T) {
 		t.Errorf("trackers moved %d units, counted %d", sum, all)
 	}
 }
-
-func BenchmarkApply(b *testing.B) {
-	for _, tokens := range []int{1, 100, 1000} {
-		b.Run(fmt.Sprintf("tokens=%d", tokens), func(b *testing.B) {
-			h := newBench(b)
-			ctx := context.Background()
-			m := h.minute()
-			cells := make([]usage.Key, tokens)
-			for i := range cells {
-				cells[i] = usage.Key{Token: token.ID("t" + strconv.Itoa(i)), Resource: "search", Minute: m}
-			}
-			var spent time.Duration
-			for b.Loop() {
-				b.StopTimer()
-				_, err := h.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-					for _, c := range cells {
-						pipe.IncrBy(ctx, ns.Usage(c.Token, c.Resource, m), 1)
-					}
-					return nil
-				})
-				if err != nil {
-					b.Fatal(err)
-				}
-				b.StartTimer()
-				began := time.Now()
-				if applied, err := h.ledger.Apply(ctx, cells); err != nil || len(applied) != tokens {
-					b.Fatal(len(applied), err)
-				}
-				spent += time.Since(began)
-			}
-			b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N*tokens), "ns/token")
-		})
-	}
-}
