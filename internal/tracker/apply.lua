@@ -58,6 +58,20 @@ local function foreign_move(key, value, mark, minute)
   return string.format('%.0f:%.0f:%.0f', total + delta, math.max(value, seen), expires), delta
 end
 
+local function reply(result, total, r, f, last, moved)
+  local n = #result
+  result[n + 1], result[n + 2], result[n + 3], result[n + 4], result[n + 5] = total, r, f, last, moved
+end
+
+-- mark4 reads the mark of a cell.
+local function mark4(mark)
+  if not mark then
+    return 0, 0, 0, 0
+  end
+  local a, r, f, last = string.match(mark, '^(%d+):(%d+):(%d+):(%d+)$')
+  return tonumber(a), tonumber(r), tonumber(f), tonumber(last)
+end
+
 -- apply accounts for one token's cells; k and v are the places in KEYS and ARGV
 -- before its own.
 local function apply(k, v, n)
@@ -88,8 +102,7 @@ local function apply(k, v, n)
     local minute, at, from = cell.minute, cell.at, cell.from
     local ends = minute * 60 + 60
     local known = marks[at + 1]
-    local a0, r0, f0, l0 = string.match(known or '0:0:0:0', '^(%d+):(%d+):(%d+):(%d+)$')
-    a0, r0, f0, l0 = tonumber(a0), tonumber(r0), tonumber(f0), tonumber(l0)
+    local a0, r0, f0, l0 = mark4(known)
     local a = math.max(tonumber(values[from + 1]) or 0, a0)
     local r = math.max(tonumber(values[from + 2]) or 0, r0)
     local f = math.max(tonumber(values[from + 3]) or 0, f0)
@@ -116,9 +129,7 @@ local function apply(k, v, n)
       end
     end
     if not exists then
-      for _, x in ipairs({ -1, 0, 0, 0, 0 }) do
-        result[#result + 1] = x
-      end
+      reply(result, -1, 0, 0, 0, 0)
     else
       local moved = da + (r - r0) + (f - f0)
       local used = l0
@@ -132,9 +143,7 @@ local function apply(k, v, n)
         put[#put + 1] = { cell.series, minute, total, r, f }
         moves[#moves + 1] = { minute, da, r - r0, f - f0, used }
       end
-      for _, x in ipairs({ total, r, f, used, moved }) do
-        result[#result + 1] = x
-      end
+      reply(result, total, r, f, used, moved)
     end
   end
   if #set == 0 then

@@ -151,9 +151,9 @@ func BenchmarkFollowUp(b *testing.B) {
 }
 
 // BenchmarkEnforcement is decisions per second with and without a tracker on the
-// same server, in turns of half a second; ratio is with to without.
+// same server, in turns of a second; ratio is with to without.
 func BenchmarkEnforcement(b *testing.B) {
-	const tokens, callers, turn = 1000, 128, 500 * time.Millisecond
+	const tokens, callers, turn = 1000, 128, time.Second
 	h := newBench(b)
 	ctx := context.Background()
 	group := counters.NewGroup(counters.NewStore(h.server.Client(), counters.Options{}), counters.GroupOptions{})
