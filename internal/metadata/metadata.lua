@@ -7,50 +7,62 @@
 --
 -- A hash without the field token is new, or was begun by an application itself: it
 -- gets every figure, 0 where there is nothing yet, and the token, for an index on
--- the hash finds and sorts only by fields that are there. Figures stay
--- below 2^53, so Lua's numbers hold them exactly; "%.0f" writes them without an
--- exponent. One HMGET and at most one HSET, as an index works once per write.
+-- the hash finds and sorts only by fields that are there. Figures stay below 2^53:
+-- Lua's numbers hold them exactly, and Redis writes such numbers without exponent.
+-- One HMGET and at most one HSET, as an index works once per write.
+local metadata_names = { 'ops', 'rejected', 'refunded', 'first', 'last', 'minute', 'rate', 'peak', 'peak_minute' }
+
+local function metadata_by_minute(a, b)
+  return a[1] < b[1]
+end
+
 local function metadata_move(key, moves)
-  local names = { 'ops', 'rejected', 'refunded', 'first', 'last', 'minute', 'rate', 'peak', 'peak_minute' }
-  local old = redis.call('HMGET', key, 'token', 'percent', unpack(names))
-  local fresh, was, now = not old[1], {}, {}
-  for i, name in ipairs(names) do
-    was[name] = tonumber(old[i + 2]) or 0
-    now[name] = was[name]
+  local old = redis.call('HMGET', key, 'ops', 'rejected', 'refunded', 'first', 'last',
+    'minute', 'rate', 'peak', 'peak_minute', 'token', 'percent')
+  local was = {}
+  for i = 1, 9 do
+    was[i] = tonumber(old[i]) or 0
   end
-  table.sort(moves, function(a, b) return a[1] < b[1] end)
-  for _, move in ipairs(moves) do
+  local ops, rejected, refunded, first, last, latest, rate, peak, peak_minute = unpack(was)
+  if #moves > 1 then
+    table.sort(moves, metadata_by_minute)
+  end
+  for i = 1, #moves do
+    local move = moves[i]
     local minute, admitted, at = move[1], move[2], move[5]
-    now.ops = now.ops + admitted
-    now.rejected = now.rejected + move[3]
-    now.refunded = now.refunded + move[4]
+    ops = ops + admitted
+    rejected = rejected + move[3]
+    refunded = refunded + move[4]
     if admitted > 0 then
-      if now.first == 0 or at < now.first then
-        now.first = at
+      if first == 0 or at < first then
+        first = at
       end
-      now.last = math.max(now.last, at)
-      if minute > now.minute then
-        now.minute, now.rate = minute, 0
+      if at > last then
+        last = at
       end
-      if minute == now.minute then
-        now.rate = now.rate + admitted
-        if now.rate > now.peak then
-          now.peak, now.peak_minute = now.rate, minute
+      if minute > latest then
+        latest, rate = minute, 0
+      end
+      if minute == latest then
+        rate = rate + admitted
+        if rate > peak then
+          peak, peak_minute = rate, minute
         end
       end
     end
   end
-  local set = {}
+  local now = { ops, rejected, refunded, first, last, latest, rate, peak, peak_minute }
+  local fresh, set, n = not old[10], {}, 0
   if fresh then
-    set = { 'token', string.match(key, '^{[^:]*:(.*)}:data$'), 'percent', old[2] or '0' }
+    set, n = { 'token', string.match(key, '^{[^:]*:(.*)}:data$'), 'percent', old[11] or '0' }, 4
   end
-  for _, name in ipairs(names) do
-    if fresh or now[name] ~= was[name] then
-      set[#set + 1] = name
-      set[#set + 1] = string.format('%.0f', now[name])
+  for i = 1, 9 do
+    if fresh or now[i] ~= was[i] then
+      set[n + 1], set[n + 2] = metadata_names[i], now[i]
+      n = n + 2
     end
   end
-  if #set > 0 then
+  if n > 0 then
     redis.call('HSET', key, unpack(set))
   end
 end
