@@ -28,7 +28,8 @@ type Ledger interface {
 	// nothing. Beside an error it returns what was applied all the same; the other
 	// cells have to be applied again.
 	Apply(ctx context.Context, cells []usage.Key) ([]usage.Applied, error)
-	// Scan calls found with every cell that has a counter in grace, in portions.
+	// Scan calls found with every cell that has a counter in grace, in portions,
+	// perhaps from several goroutines at once.
 	// It takes its time, so as not to hurt the store.
 	Scan(ctx context.Context, found func([]usage.Key)) error
 }

@@ -152,6 +152,7 @@ func parts(batch usage.Batch) func(yield func(usage.Batch) bool) {
 // that nobody can ever read is logged and passed over.
 func (b *Bus) Consume(ctx context.Context, handle func(context.Context, usage.Batch) error) error {
 	c := consumer{Bus: b, handle: handle}
+	defer c.leave(context.WithoutCancel(ctx))
 	away := false
 	for ctx.Err() == nil {
 		err := c.run(ctx)
@@ -221,6 +222,19 @@ func (c *consumer) run(ctx context.Context) error {
 			}
 		default:
 		}
+	}
+}
+
+// leave takes this consumer's name out of the group when it holds nothing: only
+// itself can be given more, so that loses nothing. Names that stay are harmless.
+func (c *consumer) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	pending, err := c.client.XPendingExt(ctx, &redis.XPendingExtArgs{
+		Stream: c.opts.Stream, Group: c.opts.Group, Consumer: c.opts.Consumer, Start: "-", End: "+", Count: 1,
+	}).Result()
+	if err == nil && len(pending) == 0 {
+		_ = c.client.XGroupDelConsumer(ctx, c.opts.Stream, c.opts.Group, c.opts.Consumer).Err()
 	}
 }
 

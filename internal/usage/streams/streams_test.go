@@ -94,6 +94,32 @@ func TestAFullStreamRefuses(t *testing.T) {
 	}
 }
 
+// A consumer that ends takes its name along, unless it holds something that
+// others will have to claim.
+func TestConsumersLeaveTheirGroup(t *testing.T) {
+	client := redistest.Start(t).Client()
+	ctx := context.Background()
+	for holds, handle := range map[int]func(context.Context, usage.Batch) error{
+		0: func(context.Context, usage.Batch) error { return nil },
+		1: func(context.Context, usage.Batch) error { return errors.New("broken") },
+	} {
+		bus := streams.New(client, fast(streams.Options{Stream: fmt.Sprint("s", holds)}))
+		if err := bus.Publish(ctx, one("t")); err != nil {
+			t.Fatal(err)
+		}
+		handled := make(chan struct{}, 1)
+		stop := bustest.Consume(t, bus, func(ctx context.Context, batch usage.Batch) error {
+			handled <- struct{}{}
+			return handle(ctx, batch)
+		})
+		<-handled
+		_ = stop()
+		if names := client.XInfoConsumers(ctx, fmt.Sprint("s", holds), "indexer").Val(); len(names) != holds {
+			t.Errorf("%d names are left, want %d", len(names), holds)
+		}
+	}
+}
+
 // Redis restarts empty: the consumer makes its group again and goes on.
 func TestConsumerSurvivesARestartOfRedis(t *testing.T) {
 	s := redistest.Start(t)
