@@ -139,7 +139,12 @@ func (l *RedisLedger) Apply(ctx context.Context, cells []usage.Key) ([]usage.App
 func (l *RedisLedger) calls(cells []usage.Key) []*call {
 	var order []token.ID
 	byToken := make(map[token.ID][]usage.Key)
+	seen := make(map[usage.Key]bool, len(cells))
 	for _, cell := range cells {
+		if seen[cell] {
+			continue // within one call the script would account for it twice
+		}
+		seen[cell] = true
 		if byToken[cell.Token] == nil {
 			order = append(order, cell.Token)
 		}

@@ -159,8 +159,11 @@ func TestForeignCountersAreAccountedForExactly(t *testing.T) {
 		b.classic(foreign)
 	}
 	b.count(ns.Usage("t", "", m), 10)
-	if a := b.apply(cell, cell); len(a) == 0 || a[0].Admitted != 17 {
+	if a := b.apply(cell, cell); len(a) != 1 || a[0].Admitted != 17 {
 		t.Fatalf("%+v", a)
+	}
+	if ops := b.meta("t").Ops; ops != 17 {
+		t.Errorf("a cell named twice in one call was accounted for twice: ops %d", ops)
 	}
 	b.classic(foreign)
 	b.count(ns.Usage("t", "", m), 1)
