@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tallygate/tallygate/internal/credential"
 	"github.com/tallygate/tallygate/internal/proctest"
 	"github.com/tallygate/tallygate/internal/redistest"
 )
@@ -168,6 +169,39 @@ func TestChangedPoliciesTakeEffectWithoutARestartAndBrokenOnesDoNot(t *testing.T
 	}
 	if got := quota(); got != 5 {
 		t.Errorf("after the refused file the quota is %v", got)
+	}
+}
+
+func TestWhatAnAdministratorSetsIsInForceOnEveryEnforcerWithinASecond(t *testing.T) {
+	token, digest := credential.Generate()
+	address := proctest.FreeAddr(t)
+	redisURL := redistest.Start(t).URL()
+	a := start(t, twoPerHour+"admin: {credentials: [{name: kim, role: write, sha256: "+digest+"}]}\n",
+		map[string]string{"TALLYGATE_REDIS_URL": redisURL, "TALLYGATE_ADMIN_LISTEN": address})
+	b := start(t, twoPerHour, map[string]string{"TALLYGATE_REDIS_URL": redisURL})
+	for _, e := range []*instance{a, b} {
+		if status, _ := e.decide(t, `{"token":"T","cost":0}`); status != 200 {
+			t.Fatalf("before: %d", status)
+		}
+		if r, err := http.Get(e.url + "/v1/admin/tokens/T"); err != nil || r.Body.Close() != nil || r.StatusCode != 404 {
+			t.Errorf("the admin API on the public address: %v %v", r, err)
+		}
+	}
+	request, err := http.NewRequest(http.MethodPatch, "http://"+address+"/v1/admin/tokens/T", strings.NewReader(`{"status":"blocked","reason":"leaked key"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil || response.Body.Close() != nil || response.StatusCode != 200 {
+		t.Fatalf("%v %v", response, err)
+	}
+	changed := time.Now()
+	for _, e := range []*instance{a, b} {
+		eventually(t, func() bool { status, _ := e.decide(t, `{"token":"T","cost":0}`); return status == 403 })
+	}
+	if took := time.Since(changed); took > time.Second {
+		t.Errorf("it took %v", took)
 	}
 }
 

@@ -7,12 +7,12 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/tallygate/tallygate/internal/bus"
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/dashboard"
 	"github.com/tallygate/tallygate/internal/history"
 	"github.com/tallygate/tallygate/internal/indexer"
 	"github.com/tallygate/tallygate/internal/service"
-	"github.com/tallygate/tallygate/internal/usage/streams"
 )
 
 func main() { service.Main(run) }
@@ -59,8 +59,12 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	defer kept.Close()
 	s.Health.Add("history", kept.Ping)
 
-	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, ClaimAfter: c.Bus.ClaimAfter, Log: s.Log})
-	ingest := indexer.New(bus, kept, indexer.Options{Log: s.Log, Registerer: s.Metrics})
+	carrier, err := bus.Open(ctx, c, s)
+	if err != nil {
+		return err
+	}
+	defer carrier.Close()
+	ingest := indexer.New(carrier, kept, indexer.Options{Log: s.Log, Registerer: s.Metrics})
 	maintain := indexer.NewMaintenance(kept, indexer.MaintenanceOptions{KeepMinutes: c.History.KeepMinutes, Log: s.Log, Registerer: s.Metrics})
 	answers, keepIndex, err := answerers(client, c, kept, s.Log)
 	if err != nil {

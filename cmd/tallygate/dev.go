@@ -201,6 +201,7 @@ func dev(ctx context.Context, o devOptions, c, loaded *config.Config, stdout, st
 		s.Serve("enforcer", public, decisions, c.Enforcer.DrainTimeout),
 		service.Part{Name: "counters", Run: store.drain},
 		service.Part{Name: "tracker", Run: follow.Run},
+		service.Part{Name: "events", Run: store.events(bus)},
 		service.Part{Name: "indexer", Run: func(ctx context.Context) error {
 			// The tracker has stopped when ctx ends: nothing more is published, and
 			// what the bus still holds is ingested before Run returns.

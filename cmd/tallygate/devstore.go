@@ -26,7 +26,8 @@ type devStore struct {
 	// settings returns what administrators set; its events go to the tracker or,
 	// where there is no Redis to keep them, to the bus at once.
 	settings func(bus usage.Publisher) conf.Store
-	drain    func(ctx context.Context) error // waits for ctx, then for what is on its way
+	events   func(bus usage.Publisher) func(ctx context.Context) error // forwards those that Redis keeps
+	drain    func(ctx context.Context) error                           // waits for ctx, then for what is on its way
 	close    func()
 }
 
@@ -46,7 +47,8 @@ func openStore(ctx context.Context, c *config.Config, s *service.Service, kept *
 	return &devStore{
 		name: "in process", decide: store, feed: store, ledger: store,
 		settings: func(bus usage.Publisher) conf.Store { return conf.NewMemory(bus) },
-		drain:    func(ctx context.Context) error { <-ctx.Done(); return nil },
+		events:   func(usage.Publisher) func(context.Context) error { return wait },
+		drain:    wait,
 		close:    func() {},
 	}, nil
 }
@@ -69,6 +71,9 @@ func openRedis(ctx context.Context, c *config.Config, s *service.Service) (*devS
 		name: c.Redis.URL.String(), decide: group, feed: feed,
 		ledger:   tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Log: s.Log}),
 		settings: func(usage.Publisher) conf.Store { return conf.NewRedis(client, c.Namespace) },
+		events: func(bus usage.Publisher) func(context.Context) error {
+			return tracker.NewForwarder(client, bus, tracker.ForwarderOptions{Namespace: namespace, Log: s.Log}).Run
+		},
 		drain: func(ctx context.Context) error {
 			<-ctx.Done()
 			flush, cancel := service.Linger(ctx, c.Enforcer.DrainTimeout)
@@ -78,6 +83,9 @@ func openRedis(ctx context.Context, c *config.Config, s *service.Service) (*devS
 		close: func() { _ = client.Close() },
 	}, nil
 }
+
+// wait is a part with nothing to do.
+func wait(ctx context.Context) error { <-ctx.Done(); return nil }
 
 // settle brings into the history what the counters hold already, so that
 // whatever the history grows by afterwards was decided afterwards.

@@ -6,18 +6,19 @@ import (
 	"io"
 	"net/http"
 
+	"github.com/tallygate/tallygate/internal/bus"
 	"github.com/tallygate/tallygate/internal/config"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/service"
 	"github.com/tallygate/tallygate/internal/timeseries"
 	"github.com/tallygate/tallygate/internal/tracker"
-	"github.com/tallygate/tallygate/internal/usage/streams"
 )
 
 func main() { service.Main(run) }
 
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) error {
 	command := service.Command("tracker", "Account for what the counters count", getenv, serve)
+	command.AddCommand(functionsCommand(getenv))
 	return service.Execute(ctx, command, args, stdout, stderr)
 }
 
@@ -46,10 +47,23 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	}
 	s.Log.Info("series are kept", "in", series.String())
 	ledger := tracker.NewRedisLedger(client, tracker.RedisOptions{Namespace: namespace, Grace: c.Counters.Grace, Series: series, Log: s.Log})
-	bus := streams.New(client, streams.Options{Stream: c.Bus.Stream, Group: c.Bus.Group, Log: s.Log})
-	t := tracker.New(feed, ledger, bus, tracker.Options{
-		FlushEvery: c.Tracker.FlushInterval, DrainTimeout: c.Tracker.DrainTimeout,
+	carrier, err := bus.Open(ctx, c, s)
+	if err != nil {
+		return err
+	}
+	defer carrier.Close()
+	options := tracker.Options{
+		FlushEvery: c.Tracker.FlushInterval, RescanEvery: c.Tracker.RescanInterval, DrainTimeout: c.Tracker.DrainTimeout,
 		Log: s.Log, Registerer: s.Metrics,
-	})
-	return s.Run(ctx, c.Tracker.Server, http.NotFoundHandler(), service.Part{Name: "tracker", Run: t.Run})
+	}
+	if c.Tracker.Share {
+		options.Share = tracker.NewRedisShare(client, namespace)
+	}
+	t := tracker.New(feed, ledger, carrier, options)
+	s.Health.Add("tracker", t.Ready)
+	forward := tracker.NewForwarder(client, carrier, tracker.ForwarderOptions{Namespace: namespace, Log: s.Log})
+	return s.Run(
+		ctx, c.Tracker.Server, http.NotFoundHandler(),
+		service.Part{Name: "tracker", Run: t.Run}, service.Part{Name: "events", Run: forward.Run},
+	)
 }

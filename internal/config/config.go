@@ -126,6 +126,12 @@ type Tracker struct {
 	// FlushInterval is how long changes of a counter are gathered before they are
 	// accounted for. Default 100ms.
 	FlushInterval time.Duration `yaml:"flush_interval"`
+	// RescanInterval is the pace of the scan that finds what notifications lost
+	// without anybody noticing; it must be below counters.grace. Default 1m.
+	RescanInterval time.Duration `yaml:"rescan_interval"`
+	// Share divides the tokens among all trackers that run. Default true; without
+	// it each works on all tokens, which is exact as well and costs more.
+	Share bool `yaml:"share"`
 }
 
 // Indexer configures the service that keeps and answers.
@@ -160,7 +166,7 @@ type Credential struct {
 // Admin configures the API with which administrators steer tokens. The enforcer
 // serves it, on an address of its own.
 type Admin struct {
-	// Listen is the address of the admin API. Default 127.0.0.1:8081. Without
+	// Listen is the address of the admin API. Default 127.0.0.1:8082. Without
 	// credentials nobody listens there.
 	Listen string `yaml:"listen"`
 	// Credentials are who may use it.
@@ -179,8 +185,11 @@ type AdminCredential struct {
 
 // Bus says on what usage records travel from the tracker to the indexer.
 type Bus struct {
-	// Kind is redis (a stream in the same Redis). Default redis.
+	// Kind is redis (a stream in the same Redis) or kafka. Default redis.
 	Kind string `yaml:"kind"`
+	// URL of Kafka: kafka://host:9092,host2:9092/topic, kafka+tls:// for TLS, with
+	// user:password@ and ?sasl=scram-sha-512 (the default), scram-sha-256 or plain.
+	URL SecretURL `yaml:"url"`
 	// Stream is the key of the Redis stream. Default tallygate:usage.
 	Stream string `yaml:"stream"`
 	// Group is the consumer group of the indexers. Default indexer.
@@ -251,10 +260,10 @@ func Default() *Config {
 		ForwardAuth: defaultForwardAuth(),
 		Tracker: Tracker{
 			Server: server("85"), ManageNotifications: true,
-			FlushInterval: 100 * time.Millisecond,
+			FlushInterval: 100 * time.Millisecond, RescanInterval: time.Minute, Share: true,
 		},
 		Indexer:       Indexer{Server: server("90")},
-		Admin:         Admin{Listen: "127.0.0.1:8081"},
+		Admin:         Admin{Listen: "127.0.0.1:8082"},
 		Bus:           Bus{Kind: "redis", Stream: "tallygate:usage", Group: "indexer", ClaimAfter: time.Minute},
 		History:       History{URL: "sqlite:tallygate.db"},
 		DefaultPolicy: "default",

@@ -37,7 +37,10 @@ func (c *Config) validate(wrong report) {
 	}
 	oneOf(wrong, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	oneOf(wrong, "log.format", c.Log.Format, "text", "json")
-	oneOf(wrong, "bus.kind", c.Bus.Kind, "redis")
+	oneOf(wrong, "bus.kind", c.Bus.Kind, "redis", "kafka")
+	if (c.Bus.Kind == "kafka") != (c.Bus.URL != "") {
+		wrong("bus.url", "and bus.kind kafka go together; set both or neither")
+	}
 	c.Redis.validate(wrong)
 	c.RLS.validate(wrong)
 	c.ForwardAuth.validate(c.Policies, wrong)
@@ -45,6 +48,7 @@ func (c *Config) validate(wrong report) {
 	between(wrong, "counters.grace", c.Counters.Grace, time.Minute, MaxGrace)
 	between(wrong, "enforcer.decide_timeout", c.Enforcer.DecideTimeout, time.Millisecond, time.Minute)
 	between(wrong, "tracker.flush_interval", c.Tracker.FlushInterval, time.Millisecond, time.Minute)
+	between(wrong, "tracker.rescan_interval", c.Tracker.RescanInterval, time.Second, c.Counters.Grace)
 	for key, server := range map[string]Server{"enforcer": c.Enforcer.Server, "tracker": c.Tracker.Server, "indexer": c.Indexer.Server} {
 		address(wrong, key+".listen", server.Listen)
 		if server.DebugListen != "" {
