@@ -50,7 +50,9 @@ func openPostgres(ctx context.Context, address string) (*Store, error) {
 		return nil, fmt.Errorf("%w: %w", ErrURL, err) // pgx masks the password
 	}
 	config.ConnConfig.RuntimeParams["application_name"] = "tallygate"
-	config.ConnConfig.ConnectTimeout = min(config.ConnConfig.ConnectTimeout, 10*time.Second)
+	if config.ConnConfig.ConnectTimeout == 0 { // the URL says nothing: do not wait for ever
+		config.ConnConfig.ConnectTimeout = 10 * time.Second
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, fmt.Errorf("history: %w", err)

@@ -319,8 +319,8 @@ func (s *Store) Recent(ctx context.Context, from int64, f func(usage.Record) err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var r usage.Record
-		if err := rows.Scan(&r.Token, &r.Resource, &r.Minute, &r.Admitted, &r.Rejected, &r.Refunded, &r.Last); err != nil {
+		r, err := scanRecord(rows)
+		if err != nil {
 			return fmt.Errorf("history: read rows: %w", err)
 		}
 		if err := f(r); err != nil {

@@ -21,7 +21,7 @@ import (
 
 // Sink is where batches go.
 type Sink interface {
-	// Ingest stores a batch as a whole or fails; storing it again is harmless.
+	// Ingest stores a batch or fails; storing all of it again is harmless either way.
 	Ingest(ctx context.Context, batch usage.Batch) error
 }
 
