@@ -100,6 +100,7 @@ func (s *Store) adjust(ctx context.Context, j *quota.Adjustment, kind, now, once
 	for i := range j.Limits {
 		c.limit(s.ns, j.Token, j.Resource, "", &j.Limits[i], j.At)
 	}
+	c.leases = append(c.leases[:0], s.ns.Freed(), string(j.Token)) // ARGV after the numbers
 	c.finish()
 	reply, err := s.run(ctx, adjustScript, c.ownedCommand)
 	switch {

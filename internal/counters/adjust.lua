@@ -17,6 +17,8 @@
 --            units     of a settlement the actual cost
 --            once      until when the name is remembered; 0 when there is none
 --            limits    how many follow, each as in decide.lua
+-- ARGV[2]  the channel on which it is announced that units are free again
+-- ARGV[3]  the token
 -- returns  one integer: 1 when it was made, 0 when the usage counter is gone, 2 when it was made
 --          before, 3 when there is no such reservation
 
@@ -224,5 +226,8 @@ if kind == refund then
   end
 elseif kind == charge then
   call('INCRBY', KEYS[2], text[all])
+end
+if kind ~= charge then
+  call('PUBLISH', ARGV[2], ARGV[3])
 end
 return { 1 }

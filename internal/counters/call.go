@@ -23,7 +23,7 @@ type call struct {
 	ends    []int    // where each key ends in text
 	keys    []string // substrings of one copy of text
 	params  string   // numbers, packed
-	leases  []string
+	leases  []string // further arguments: names of leases
 	args    []any
 }
 

@@ -31,6 +31,7 @@ type GroupOptions struct {
 type Group struct {
 	store    Batched
 	inFlight int
+	refusals *refusals // nil where the store is none of ours
 
 	mu       sync.Mutex
 	running  int      // goroutines that send batches
@@ -53,7 +54,22 @@ func NewGroup(store Batched, o GroupOptions) *Group {
 	if o.InFlight <= 0 {
 		o.InFlight = 2
 	}
-	return &Group{store: store, inFlight: o.InFlight}
+	g := &Group{store: store, inFlight: o.InFlight}
+	if s, ok := store.(*Store); ok {
+		g.refusals = newRefusals(s)
+	}
+	return g
+}
+
+// Run lets the group refuse what is known to be refused without asking the store,
+// for as long as it runs: it follows what other processes give back. It returns
+// nil when ctx ends.
+func (g *Group) Run(ctx context.Context) error {
+	if g.refusals == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return g.refusals.follow(ctx)
 }
 
 // Decide decides a request. When ctx ends first it returns at once with an error:
@@ -65,13 +81,19 @@ func (g *Group) Decide(ctx context.Context, request quota.Request) quota.Result 
 	if ctx.Err() != nil {
 		return quota.Result{Err: leftBeforeSent(ctx)}
 	}
-	b, i := g.join(ctx, request)
-	if ctx.Done() == nil {
-		<-b.done
-		return b.results[i]
+	var heard uint64
+	if g.refusals != nil {
+		if refused, ok := g.refusals.refuse(ctx, &request); ok {
+			return refused
+		}
+		heard = g.refusals.heard(request.Token)
 	}
+	b, i := g.join(ctx, request)
 	select {
 	case <-b.done:
+		if g.refusals != nil && b.results[i].Err == nil {
+			g.refusals.remember(&request, &b.results[i].Decision, heard)
+		}
 		return b.results[i]
 	case <-ctx.Done():
 		return quota.Result{Err: g.leave(ctx, b, i, 1)}
@@ -199,8 +221,16 @@ func (b *batch) decide(ctx context.Context, store Batched) {
 	}
 }
 
-// Close waits until no batch is waiting or on its way. The group remains usable.
+// Close waits until no batch is waiting or on its way, and counts the refusals
+// that Redis was not asked about. The group remains usable.
 func (g *Group) Close(ctx context.Context) error {
+	if err := g.wait(ctx); err != nil || g.refusals == nil {
+		return err
+	}
+	return g.refusals.flush(ctx)
+}
+
+func (g *Group) wait(ctx context.Context) error {
 	g.mu.Lock()
 	if g.running == 0 {
 		g.mu.Unlock()

@@ -27,10 +27,14 @@ var run atomic.Int64
 // the store answers and counts as the oracle does.
 func testSequences(t *testing.T, s Subject, clock *Clock) {
 	epoch := clock.UnixMilli()
-	rapid.Check(t, func(t *rapid.T) {
-		most := rapid.SampledFrom([]int{1, 1, 4}).Draw(t, "most_limits")
-		CheckSequence(t, s, clock, epoch, rapid.SliceOfN(limit(), min(most, 3)%3, most).Draw(t, "limits"))
-	})
+	rapid.Check(t, func(t *rapid.T) { CheckDrawn(t, s, clock, epoch) })
+}
+
+// CheckDrawn draws a policy of up to four limits, mostly of one, and checks a
+// sequence.
+func CheckDrawn(t *rapid.T, s Subject, clock *Clock, epoch int64) {
+	most := rapid.SampledFrom([]int{1, 1, 4}).Draw(t, "most_limits")
+	CheckSequence(t, s, clock, epoch, rapid.SliceOfN(limit(), most%4, most).Draw(t, "limits"))
 }
 
 // CheckSequence draws a sequence of batches and compares s with the oracle.
