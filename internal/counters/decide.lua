@@ -286,6 +286,9 @@ local function adjustment(key)
   return adjusted and tonumber(call('GET', key) or 0) or 0
 end
 
+-- Of the limits of the entry at hand; entries use the same tables.
+local kinds, shadows, states, fits = {}, {}, {}, {}
+
 for _ = 1, a[4] do
   local cost, count, flags, reserve, limits = a[p + 1], a[p + 2], a[p + 3], a[p + 4], a[p + 5]
   local usage, rejected = KEYS[k + 1], KEYS[k + 2]
@@ -297,7 +300,6 @@ for _ = 1, a[4] do
     fit, clear, taken = 0, 0, 0
   else
     local used = units > 0 and raise(usage, units, usage_expireat) or nil
-    local kinds, shadows, states, fits = {}, {}, {}, {}
     for i = 1, limits do -- first pass: how many does each limit allow?
       local kind, quota, key = a[p + 1], a[p + 2], KEYS[k + i]
       local shadow, state, fitted = kind >= 8, nil, count

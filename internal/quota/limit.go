@@ -16,8 +16,9 @@ const (
 	// CalendarWindow counts in hours, days, weeks, months, quarters or years of a
 	// time zone.
 	CalendarWindow
-	// SlidingWindow counts in sub-windows of Precision and adds up those that the
-	// last Window touches: never more than the quota in any Window.
+	// SlidingWindow counts in sub-windows of Precision and adds up the last
+	// Window/Precision of them, the current one included: never more than the quota
+	// in any stretch of Window less Precision.
 	SlidingWindow
 	// SlidingLog remembers every request for a Window: exact to the millisecond,
 	// at the price of an entry per request.
