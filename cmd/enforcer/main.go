@@ -16,6 +16,7 @@ import (
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/enforcer"
 	"github.com/tallygate/tallygate/internal/forwardauth"
+	"github.com/tallygate/tallygate/internal/quota"
 	"github.com/tallygate/tallygate/internal/rls"
 	"github.com/tallygate/tallygate/internal/service"
 	"github.com/tallygate/tallygate/internal/token"
@@ -85,7 +86,7 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 		}},
 	}
 	if c.RLS.ConfigDir != "" {
-		gateway, err := rls.NewGateway(c.RLS, group, rls.GatewayOptions{
+		gateway, err := rls.NewGateway(c.RLS, grouped{group, store}, rls.GatewayOptions{
 			Timeout: c.Enforcer.DecideTimeout, DrainTimeout: c.Enforcer.DrainTimeout, Metrics: s.Metrics, Log: s.Log,
 		})
 		if err != nil {
@@ -106,3 +107,11 @@ func serve(ctx context.Context, c *config.Config, stderr io.Writer) error {
 	parts = append(steer, parts...)
 	return s.Run(ctx, c.Enforcer.Server, mux, parts...)
 }
+
+// grouped decides in groups, and adjusts at once.
+type grouped struct {
+	*counters.Group
+	store *counters.Store
+}
+
+func (g grouped) Adjust(ctx context.Context, j quota.Adjustment) error { return g.store.Adjust(ctx, j) }

@@ -69,13 +69,7 @@ func (e *Enforcer) Write(w http.ResponseWriter, q Query, a Answer) {
 	b := (*buffer)[:0]
 
 	h := w.Header()
-	if a.Rule.announced != "" {
-		h["Ratelimit-Policy"] = []string{a.Rule.announced}
-		if b = appendRateLimit(b, a); len(b) > 0 {
-			h["Ratelimit"] = []string{string(b)}
-		}
-	}
-	older(h, e.olderHeaders, a)
+	b = e.headers(h, b, a)
 	status, contentType := http.StatusOK, "application/json"
 	if !a.Allowed {
 		status, contentType = http.StatusTooManyRequests, "application/problem+json"
@@ -92,6 +86,21 @@ func (e *Enforcer) Write(w http.ResponseWriter, q Query, a Answer) {
 	w.WriteHeader(status)
 	_, _ = w.Write(b) // the client has gone if this fails
 	*buffer = b
+}
+
+// Headers tells a client about the limits, in an answer that is somebody else's.
+func (e *Enforcer) Headers(h http.Header, a Answer) { e.headers(h, nil, a) }
+
+// headers uses b for what it writes, and returns it.
+func (e *Enforcer) headers(h http.Header, b []byte, a Answer) []byte {
+	if a.Rule.announced != "" {
+		h["Ratelimit-Policy"] = []string{a.Rule.announced}
+		if b = appendRateLimit(b, a); len(b) > 0 {
+			h["Ratelimit"] = []string{string(b)}
+		}
+	}
+	older(h, e.olderHeaders, a)
+	return b
 }
 
 // appendRateLimit appends the value of the RateLimit header. A rejection lists

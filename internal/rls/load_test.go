@@ -96,6 +96,20 @@ func TestUnitsAreWindowsAlignedToTheEpoch(t *testing.T) {
 	}
 }
 
+func TestATimeZoneMakesAUnitOneOfTheCalendar(t *testing.T) {
+	rules := load(t, "f", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, time_zone: Europe/Vienna, requests_per_unit: 1}}]")
+	rl := rules.domains["d"].root.children["k"].rule
+	july := time.Date(2026, 7, 15, 12, 0, 0, 0, time.UTC).UnixMilli()
+	if l := rl.limits[0]; l.WindowEnd(july) != time.Date(2026, 7, 31, 22, 0, 0, 0, time.UTC).UnixMilli() || l.Name != "month-europe-vienna" || rl.answer.Unit.String() != "MONTH" {
+		t.Errorf("%+v ends at %v, %v", l, time.UnixMilli(l.WindowEnd(july)), rl.answer)
+	}
+	for _, wrong := range []string{"time_zone: Nowhere/At_all", "time_zone: UTC, unit_multiplier: 2"} {
+		if _, _, err := Load(writeRules(t, "f", "domain: d\ndescriptors: [{key: k, rate_limit: {unit: month, "+wrong+", requests_per_unit: 1}}]"), LoadOptions{}); err == nil {
+			t.Errorf("%s is accepted", wrong)
+		}
+	}
+}
+
 func TestAllProblemsOfASetAreReportedWithFileAndLine(t *testing.T) {
 	dir := writeRules(t, "a.yaml", `domain: a
 descriptors:

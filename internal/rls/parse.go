@@ -1,7 +1,9 @@
 package rls
 
 import (
+	"regexp"
 	"strings"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/goccy/go-yaml/ast"
@@ -136,6 +138,7 @@ func (r *reader) descriptor(at ast.Node, d *domain, parent *node, path string, v
 // rateLimit reads the limit of a descriptor into rl.
 func (r *reader) rateLimit(at ast.Node, rl *rule, d *domain) {
 	var unit string
+	var zone *time.Location
 	var unitAt ast.Node
 	var requests uint64
 	multiplier := uint64(1)
@@ -145,6 +148,12 @@ func (r *reader) rateLimit(at ast.Node, rl *rule, d *domain) {
 		"unlimited":         func(v ast.Node) { rl.unlimited = r.boolean(v, "unlimited") },
 		"name":              func(v ast.Node) { rl.name = r.text(v, "name") },
 		"unit_multiplier":   func(v ast.Node) { multiplier = r.number(v, "unit_multiplier", 1, maxMultiplier) },
+		"time_zone": func(v ast.Node) {
+			var err error
+			if zone, err = time.LoadLocation(r.text(v, "time_zone")); err != nil {
+				r.problem(v, "time_zone: %v; name one such as UTC or Europe/Vienna", err)
+			}
+		},
 		"replaces": func(v ast.Node) {
 			r.list(v, "replaces", func(v ast.Node) {
 				name := ""
@@ -175,8 +184,27 @@ func (r *reader) rateLimit(at ast.Node, rl *rule, d *domain) {
 		r.problem(at, "unit_multiplier: %d of a %s is more than ten years", multiplier, unit)
 	default:
 		l := newLimit(unit, int64(multiplier), uint32(requests), d.resource)
+		if zone != nil {
+			r.calendar(at, &l, unit, multiplier, zone)
+		}
 		rl.limits = []quota.Limit{l}
 		rl.blocked = requests == 0
 		rl.answer = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(requests), Unit: unitOf(&l), Name: rl.name}
+	}
+}
+
+var notInName = regexp.MustCompile(`[^a-z0-9]+`)
+
+// calendar turns a limit into one of the calendar of a time zone.
+func (r *reader) calendar(at ast.Node, l *quota.Limit, unit string, multiplier uint64, zone *time.Location) {
+	c, err := quota.NewCalendar(quota.CalendarOptions{Unit: unit, Zone: zone})
+	switch {
+	case err != nil:
+		r.problem(at, "time_zone: %v", err)
+	case multiplier > 1:
+		r.problem(at, "time_zone and unit_multiplier exclude each other; remove one")
+	default:
+		l.Algorithm, l.Calendar = quota.CalendarWindow, c
+		l.Name += "-" + strings.Trim(notInName.ReplaceAllString(strings.ToLower(zone.String()), "-"), "-")
 	}
 }

@@ -27,6 +27,9 @@ type Store interface {
 	// DecideAll decides several in one call; results[i] answers requests[i]. It
 	// keeps nothing of requests once it has returned.
 	DecideAll(ctx context.Context, requests []quota.Request) []quota.Result
+	// Adjust gives back what was taken. Its error wraps quota.ErrTooLate when there
+	// is nothing to give back.
+	Adjust(ctx context.Context, j quota.Adjustment) error
 }
 
 // Options of a Service. The zero value is valid.
@@ -126,10 +129,32 @@ func (s *Service) decide(ctx context.Context, request *pb.RateLimitRequest) (*pb
 	if err := p.make(s, request); err != nil {
 		return nil, err
 	}
+	if err := p.refund(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := p.ask(ctx, s); err != nil {
 		return nil, err
 	}
 	return s.answer(request, p), nil
+}
+
+// refund gives back the hits of descriptors that are negative, of this minute;
+// what remains then is looked at like any other peek.
+func (p *plan) refund(ctx context.Context, s *Service) error {
+	for i := range p.asked {
+		a := &p.asked[i]
+		if a.back == 0 || a.rule == nil || a.rule.blocked {
+			continue
+		}
+		err := s.store.Adjust(ctx, quota.Adjustment{
+			Kind: quota.Refund, Token: a.as.token, Resource: a.as.resource, Units: a.back, Limits: a.as.limits,
+		})
+		if err != nil && !errors.Is(err, quota.ErrTooLate) {
+			s.o.Log.Debug("no refund", "error", err)
+			return errStore
+		}
+	}
+	return nil
 }
 
 // asked is what a plan knows of one descriptor.
@@ -137,6 +162,7 @@ type asked struct {
 	rule    *rule // nil when nothing limits it
 	counts  *counts
 	hits    int64 // units
+	back    int64 // units that are given back; then hits is 0
 	request int   // index of what decides it, -1 when nothing does
 	limit   int   // index of its limit there
 	// replaced says that another descriptor's rule takes this one's place.
@@ -172,6 +198,9 @@ func (p *plan) make(s *Service, request *pb.RateLimitRequest) error {
 	replaced := false
 	for _, descriptor := range request.GetDescriptors() {
 		a := asked{request: -1, hits: hitsOf(request, descriptor)}
+		if descriptor.GetIsNegativeHits() {
+			a.hits, a.back = 0, a.hits
+		}
 		if d != nil {
 			var err error
 			if a.rule, err = p.ruleOf(d, descriptor); err != nil {
@@ -295,6 +324,10 @@ func (p *plan) request(d *domain, i int, o Options) {
 	a.request = len(p.requests)
 	p.requests = append(p.requests, quota.Request{
 		Token: a.as.token, Resource: a.as.resource, Cost: a.hits, Limits: a.as.limits,
+		// Several hits tell what has been used (gateways look first, and report when
+		// the answer is done): they count even where they do not fit, or a limit
+		// that is almost used up would never be.
+		Overdraft: a.hits > 1 && !d.atomic,
 	})
 	if a.rule.blocked { // a limit of nothing is none for the store; looking is allowed all the same
 		r := &p.requests[a.request]

@@ -353,6 +353,36 @@ func (b broken) DecideAll(ctx context.Context, requests []quota.Request) []quota
 	return results
 }
 
+func (broken) Adjust(context.Context, quota.Adjustment) error { return errors.New("away") }
+
+func TestSeveralHitsCountEvenWhereTheyDoNotFit(t *testing.T) {
+	s := serviceOf(t, store(), Options{}, three)
+	peek := func() *pb.RateLimitRequest { return ask(withHits(descriptor("k", "v"), 0)) }
+	expect(t, s, "o:o", peek())
+	expect(t, s, "o:o", ask(withHits(descriptor("k", "v"), 2)))
+	if got := expect(t, s, "o:o", peek()).Statuses[0].LimitRemaining; got != 1 {
+		t.Errorf("%d remain, want 1", got)
+	}
+	expect(t, s, "X:X", ask(withHits(descriptor("k", "v"), 2))) // what has been used, reported late
+	expect(t, s, "X:X", peek())
+}
+
+func TestNegativeHitsGiveBackWhatWasTaken(t *testing.T) {
+	s := serviceOf(t, store(), Options{}, three)
+	expect(t, s, "o:o", ask(withHits(descriptor("k", "v"), 3)))
+	expect(t, s, "X:X", ask(descriptor("k", "v")))
+	back := withHits(descriptor("k", "v"), 2)
+	back.IsNegativeHits = true
+	if got := expect(t, s, "o:o", ask(back)).Statuses[0].LimitRemaining; got != 2 {
+		t.Errorf("%d remain, want 2", got)
+	}
+	never := withHits(descriptor("k", "unused"), 2)
+	never.IsNegativeHits = true
+	if got := expect(t, s, "o:o", ask(never)).Statuses[0].LimitRemaining; got != 3 {
+		t.Errorf("%d remain, want 3: what was never taken cannot be given back", got)
+	}
+}
+
 func TestWithoutItsStoreACallIsUnavailableNeverOK(t *testing.T) {
 	s := serviceOf(t, broken{}, Options{}, three)
 	for _, r := range []*pb.RateLimitRequest{ask(descriptor("k", "v")), ask(descriptor("k", "v"), descriptor("k", "w"))} {
