@@ -54,18 +54,28 @@ func binary(t testing.TB, name string) string {
 	return filepath.Join(dir, name)
 }
 
-// limits are the limits of the policy that all tests use: some bite at once, some
-// only for the busiest tokens, so that there is always something of each to count.
+// limits are the limits of the policy that all tests use, of several algorithms:
+// some bite at once, some only for the busiest tokens, so that there is always
+// something of each to count.
 var limits = []struct {
 	name     string
 	quota    int64
 	window   time.Duration
 	resource string // "" covers all
+	more     string // further keys
+	// span is a length of time, any of which gets no more than most units; 0 where
+	// only windows aligned to the epoch are bounded, by the quota.
+	span time.Duration
+	most int64
 }{
-	{"minute", 600, time.Minute, ""},
-	{"burst", 150, 5 * time.Second, ""},
-	{"search", 300, time.Minute, "search"},
-	{"export", 20, 2 * time.Second, "export"},
+	{name: "minute", quota: 600, window: time.Minute},
+	{name: "burst", quota: 150, window: 5 * time.Second},
+	{name: "search", quota: 300, window: time.Minute, resource: "search"},
+	{name: "export", quota: 20, window: 2 * time.Second, resource: "export"},
+	{name: "log", quota: 120, window: 3 * time.Second, more: "algorithm: sliding_log", span: 3 * time.Second, most: 120},
+	{name: "rate", quota: 60, window: time.Second, more: "algorithm: token_bucket, burst: 90", span: time.Second, most: 90 + 60},
+	// Parts leave one at a time, up to a precision early.
+	{name: "slide", quota: 250, window: 10 * time.Second, more: "algorithm: sliding_window, precision: 1s", span: 9 * time.Second, most: 250},
 }
 
 // pipeline is all services as processes of their own.
@@ -123,6 +133,9 @@ func newPipeline(t testing.TB, s setup) *pipeline {
 		fmt.Fprintf(&yaml, "      - {name: %s, quota: %d, window: %s", l.name, l.quota, l.window)
 		if l.resource != "" {
 			fmt.Fprintf(&yaml, ", resources: [%s]", l.resource)
+		}
+		if l.more != "" {
+			yaml.WriteString(", " + l.more)
 		}
 		yaml.WriteString("}\n")
 	}
