@@ -1,7 +1,6 @@
 package endtoend
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -48,8 +47,6 @@ func TestDocumentedRedisUsersSuffice(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, d := range denied {
-		if text := fmt.Sprint(d); !strings.Contains(text, "client|setinfo") {
-			t.Errorf("denied: %s", text)
-		}
+		t.Errorf("denied: %v", d)
 	}
 }
