@@ -108,7 +108,7 @@ func TestAChartTellsWhatItsTableTells(t *testing.T) {
 	if table == "" || strings.Join(strings.Fields(table), " ") != strings.Join(strings.Fields(columns), " ") {
 		t.Errorf("the table says\n%s\nthe chart says\n%s", table, columns)
 	}
-	eval[bool](b, `{ const g = document.querySelectorAll("[data-chart] g")[40].getBoundingClientRect();
+	eval[bool](b, `{ const g = document.querySelectorAll("[data-chart] g")[20].getBoundingClientRect();
 		window.at = [(g.left + g.right) / 2, g.bottom - 5]; true }`)
 	at := eval[[]float64](b, `window.at`)
 	b.do(chromedp.MouseEvent("mouseMoved", at[0], at[1]))
