@@ -49,6 +49,14 @@ func TestAServerWithoutSearchIsNamedWithItsRemedy(t *testing.T) {
 	}
 }
 
+func TestAUserWhoMayNotSearchIsToldWhatToGrant(t *testing.T) {
+	for call, err := range everyCall(t, open(t, answering(t, "-NOPERM User a has no permissions to run the 'ft.info' command\r\n"))) {
+		if !errors.Is(err, search.ErrDenied) || !strings.Contains(err.Error(), "+ft.aggregate") || !search.Unanswered(err) {
+			t.Errorf("%s: %v", call, err)
+		}
+	}
+}
+
 func TestAServerThatIsAwayIsDown(t *testing.T) {
 	for call, err := range everyCall(t, open(t, proctest.FreeAddr(t))) {
 		if !errors.Is(err, search.ErrDown) || !search.Unanswered(err) {

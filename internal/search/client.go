@@ -120,6 +120,8 @@ func classify(err error) error {
 	switch {
 	case has("unknown command"):
 		return fmt.Errorf("%w (it says %.100q)", ErrNoSearch, said)
+	case strings.HasPrefix(text, "noperm"):
+		return fmt.Errorf("%w (it says %.100q)", ErrDenied, said)
 	case has("no such index"), has("unknown index name"), has("index not found"):
 		return fmt.Errorf("%w (it says %.100q)", ErrNoIndex, said)
 	case has("timeout limit was reached"):

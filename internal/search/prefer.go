@@ -11,10 +11,15 @@ import (
 )
 
 // Unanswered reports whether an error means that the index cannot answer now and
-// another source should be asked: there is no search, no index yet, no server, or
-// it takes too long. A wrong question is as wrong elsewhere.
+// another source should be asked: there is no search, no right to it, no index yet,
+// no server, or it takes too long. A wrong question is as wrong elsewhere.
 func Unanswered(err error) bool {
-	return errors.Is(err, ErrNoSearch) || errors.Is(err, ErrNoIndex) || errors.Is(err, ErrDown) || errors.Is(err, ErrTimeout)
+	for _, reason := range []error{ErrNoSearch, ErrDenied, ErrNoIndex, ErrTimeout, ErrDown} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
 }
 
 // Prefer returns a source that asks index, and history when index has no answer.

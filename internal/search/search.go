@@ -32,11 +32,12 @@ import (
 	"github.com/tallygate/tallygate/internal/query"
 )
 
-// Errors of this package; they are wrapped with what was asked. Elsewhere answers
-// whoever gets one of the first four: see Prefer.
+// Errors of this package; they are wrapped with what was asked. After one of the
+// first five another source may answer: see Unanswered.
 var (
 	ErrNoSearch = errors.New("the Redis server has no search: load the RediSearch module, or use Redis 8 or Redis Stack; without it the history answers")
-	ErrNoIndex  = errors.New("there is no search index (yet): the indexer makes it at its start, or by indexer search migrate")
+	ErrNoIndex  = errors.New("there is no search index (yet): the indexer makes it when it starts, and the history answers meanwhile")
+	ErrDenied   = errors.New("the Redis user may not search: grant it +ft.create +ft.info +ft._list +ft.aliasupdate +ft.dropindex +ft.aggregate")
 	ErrTimeout  = errors.New("the search took too long")
 	ErrDown     = errors.New("the search server does not answer")
 	ErrRefused  = errors.New("the search server refuses")
