@@ -60,7 +60,11 @@ var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b 
 
 // Write answers a client with a decision: headers, and the body that all outcomes share.
 func (e *Enforcer) Write(w http.ResponseWriter, q Query, a Answer) {
-	if a.Err != nil {
+	switch {
+	case errors.Is(a.Err, quota.ErrLease):
+		e.refuse(w, bad("policy", "policy %q has a limit of concurrency, which takes a lease, and this call has none; name another policy", a.Rule.Policy))
+		return
+	case a.Err != nil:
 		unavailable(w)
 		return
 	}

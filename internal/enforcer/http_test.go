@@ -35,6 +35,7 @@ func policies() *enforcer.Policies {
 		}},
 		"open": {Unlimited: true},
 		"shut": {Blocked: true},
+		"few":  {Limits: []config.Limit{{Name: "parallel", Algorithm: "concurrency", Quota: 2, Window: time.Minute}}},
 	}
 	return enforcer.Compile(c)
 }
@@ -225,7 +226,7 @@ func TestBadInputIsRefusedWithFieldAndRemedy(t *testing.T) {
 		{`{"token":"T","cost":99999999999999999999}`, "cost", "whole number"},
 		{`{"token":"T","cost":1.5}`, "cost", "whole number"},
 		{`{"token":"T","cost":"5"}`, "cost", "whole number"},
-		{`{"token":"T","policy":"gold"}`, "policy", "the policies are: free, open, shut"},
+		{`{"token":"T","policy":"gold"}`, "policy", "the policies are: few, free, open, shut"},
 		{`{"token":"T","policy":{}}`, "policy", "send a string"},
 		{`{"token":"` + strings.Repeat("x", 9000) + `"}`, "body", "more than 8192 bytes"},
 	} {
@@ -234,6 +235,13 @@ func TestBadInputIsRefusedWithFieldAndRemedy(t *testing.T) {
 		if r.StatusCode != 400 || r.Header.Get("Content-Type") != "application/problem+json" || body["field"] != c.field || !strings.Contains(fmt.Sprint(body["detail"]), c.detail) {
 			t.Errorf("%.60s: %d %v, want field %s: %s", c.body, r.StatusCode, body, c.field, c.detail)
 		}
+	}
+}
+
+func TestALimitOfConcurrencyIsNoFailureOfTheStore(t *testing.T) {
+	answer := serve(memory.New(memory.Options{}))(`{"token":"T","policy":"few"}`)
+	if body := decode(t, answer); answer.StatusCode != http.StatusBadRequest || !strings.Contains(fmt.Sprint(body["detail"]), "concurrency") {
+		t.Errorf("%d %v", answer.StatusCode, body)
 	}
 }
 
