@@ -149,9 +149,7 @@ func TestDevAccountsForAnotherApplicationOnTheSameRedis(t *testing.T) {
 }
 
 func TestThePrintedCurlLinesWorkVerbatim(t *testing.T) {
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("no curl")
-	}
+	proctest.Require(t, "install it (Debian: apt-get install curl)", "curl")
 	args, listen, query := devArgs(t)
 	out, stop := runDev(t, args, listen)
 	lines := regexp.MustCompile(`(?m)^  (curl .*)$`).FindAllStringSubmatch(out.String(), -1)

@@ -25,6 +25,7 @@ import (
 	"github.com/tallygate/tallygate/internal/indexer"
 	"github.com/tallygate/tallygate/internal/memory"
 	"github.com/tallygate/tallygate/internal/pgtest"
+	"github.com/tallygate/tallygate/internal/proctest"
 	"github.com/tallygate/tallygate/internal/service"
 	"github.com/tallygate/tallygate/internal/tracker"
 	"github.com/tallygate/tallygate/internal/usage/localbus"
@@ -207,10 +208,7 @@ func TestEveryProgramAndFlagExists(t *testing.T) {
 }
 
 func TestUnitsAreWhatSystemdExpects(t *testing.T) {
-	analyze, err := exec.LookPath("systemd-analyze")
-	if err != nil {
-		t.Skip("no systemd-analyze here")
-	}
+	analyze := proctest.Require(t, "install it (Debian: apt-get install systemd)", "systemd-analyze")
 	dir := t.TempDir()
 	args := []string{"verify", "--man=no", "--recursive-errors=no"}
 	for path, content := range files(t, ".service") {

@@ -177,15 +177,7 @@ func pgHold(ctx context.Context, tx pgx.Tx, records []usage.Record) (state, erro
 }
 
 func (p *postgres) write(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := p.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return transaction(ctx, p.db, f)
 }
 
 func (p *postgres) lockHour(ctx context.Context, tx *sql.Tx, hour int64) error {

@@ -105,15 +105,7 @@ func (s *sqlite) ingest(ctx context.Context, records []usage.Record) (tooLate in
 }
 
 func (s *sqlite) write(ctx context.Context, f func(*sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return transaction(ctx, s.db, f)
 }
 
 // A transaction that writes has the whole file to itself.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tallygate/tallygate/internal/conf"
 	"github.com/tallygate/tallygate/internal/counters"
 	"github.com/tallygate/tallygate/internal/metadata"
 	"github.com/tallygate/tallygate/internal/token"
@@ -65,17 +66,9 @@ func NewForwarder(client redis.UniversalClient, publisher usage.Publisher, opts 
 
 func (f *Forwarder) outboxPrefix() string { return "events:{" + string(f.opts.Namespace) + ":" }
 
-func (f *Forwarder) outboxKey(id token.ID) string {
-	return "events:" + token.Tag(string(f.opts.Namespace), id)
-}
-
-func (f *Forwarder) confKey(id token.ID) string {
-	return "conf:" + token.Tag(string(f.opts.Namespace), id)
-}
-
 // Run forwards until ctx ends. Whatever fails is tried again.
 func (f *Forwarder) Run(ctx context.Context) error {
-	sub := f.client.Subscribe(ctx, string(f.opts.Namespace)+":conf")
+	sub := f.client.Subscribe(ctx, conf.Channel(string(f.opts.Namespace)))
 	defer sub.Close()
 	hints := sub.ChannelWithSubscriptions()
 	tick := time.NewTicker(f.opts.ScanEvery)
@@ -147,12 +140,12 @@ func (f *Forwarder) forward(ctx context.Context, id token.ID) error {
 	if _, err := token.FromTag(string(id)); err != nil {
 		return nil // somebody else's message: there is no such outbox
 	}
-	keys := []string{f.confKey(id), metadata.Key(string(f.opts.Namespace), id)}
+	keys := []string{conf.Key(string(f.opts.Namespace), id), metadata.Key(string(f.opts.Namespace), id)}
 	if err := mirrorScript.Run(ctx, f.client, keys).Err(); err != nil && !errors.Is(err, redis.Nil) {
 		return fmt.Errorf("mirror settings: %w", err)
 	}
 	for {
-		entries, err := f.client.LRange(ctx, f.outboxKey(id), 0, eventsPerPublish-1).Result()
+		entries, err := f.client.LRange(ctx, conf.EventsKey(string(f.opts.Namespace), id), 0, eventsPerPublish-1).Result()
 		if err != nil {
 			return fmt.Errorf("read an outbox: %w", err)
 		}
@@ -162,7 +155,7 @@ func (f *Forwarder) forward(ctx context.Context, id token.ID) error {
 		var batch usage.Batch
 		for _, entry := range entries {
 			if err := usage.Decode([]byte(entry), &batch); err != nil {
-				f.opts.Log.Error("removed an event that nobody can read", "key", f.outboxKey(id), "error", err)
+				f.opts.Log.Error("removed an event that nobody can read", "key", conf.EventsKey(string(f.opts.Namespace), id), "error", err)
 			}
 		}
 		if err := f.publisher.Publish(ctx, batch); err != nil {
@@ -171,7 +164,7 @@ func (f *Forwarder) forward(ctx context.Context, id token.ID) error {
 		// By value: another forwarder may have removed some, and others were added.
 		_, err = f.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 			for _, entry := range entries {
-				pipe.LRem(ctx, f.outboxKey(id), 1, entry)
+				pipe.LRem(ctx, conf.EventsKey(string(f.opts.Namespace), id), 1, entry)
 			}
 			return nil
 		})

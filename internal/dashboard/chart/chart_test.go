@@ -92,7 +92,7 @@ func TestNothingLeavesThePlotAndNothingVanishes(t *testing.T) {
 func TestTheTimeAxisFollowsTheWallClock(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
-		t.Skip("no time zone database here:", err)
+		t.Fatal(err) // the Go tree brings a time zone database
 	}
 	day := time.Date(2026, 3, 29, 0, 0, 0, 0, berlin) // 23 hours long
 	var labels []string
